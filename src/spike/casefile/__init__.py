@@ -1,0 +1,1 @@
+"""Everything that is written to a case: layout, atomic writes, hashing, pinning, manifest, journal."""

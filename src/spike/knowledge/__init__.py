@@ -1,0 +1,1 @@
+"""Load and lint playbooks and runbook pages."""

@@ -1,0 +1,1 @@
+"""Everything that runs a trial: view, launch, probe staging, trace collection."""

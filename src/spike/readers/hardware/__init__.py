@@ -1,0 +1,1 @@
+"""One file a hardware event source, each exporting READER."""

@@ -1,0 +1,1 @@
+"""Markdown, HTML, figures and terminal tables, all from domain facts."""
