@@ -35,7 +35,9 @@ def dumps(payload: Any) -> str:
 
 def canonical(payload: Any) -> bytes:
     """The one byte string of a payload that digests are taken of: sorted keys, no spaces, UTF-8."""
-    return json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def from_payload(kind: type[T], payload: dict[str, Any], *, schema: str = "", source: str = "") -> T:
@@ -48,7 +50,8 @@ def from_payload(kind: type[T], payload: dict[str, Any], *, schema: str = "", so
         raise InputUnreadable(f"{source or 'artefact'} has schema {found!r}, not {schema!r}")
     body = {key: value for key, value in payload.items() if key != "schema"}
     try:
-        return _adapter(kind).validate_python(body)  # type: ignore[no-any-return]
+        value: T = _adapter(kind).validate_python(body)  # type: ignore[arg-type]
+        return value
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -1,0 +1,58 @@
+"""What becomes of an exception at the end? A message, the next command, an exit code.
+
+The one broad `except` of the program lives here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+
+from spike.domain.errors import ExitCode, SpikeError
+
+
+def run_at_boundary(command: Callable[[], object]) -> int:
+    """Run the command line and turn whatever escapes into an exit code."""
+    try:
+        command()
+    except SystemExit as ended:
+        return _exit_status(ended)
+    except SpikeError as error:
+        print(f"spike: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  next: {error.hint}", file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("spike: interrupted; nothing is lost, repeat the command to go on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`spike detect | head`); not our failure.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.PASSED)
+    except OSError as error:
+        print(f"spike: {error.strerror or error}: {error.filename or 'no file named'}", file=sys.stderr)
+        print("  next: spike status, which reads what is there", file=sys.stderr)
+        return int(ExitCode.UNREADABLE)
+    except Exception:
+        return _report_bug()
+    return int(ExitCode.PASSED)
+
+
+def _exit_status(ended: SystemExit) -> int:
+    if isinstance(ended.code, int):
+        return ended.code
+    return int(ExitCode.PASSED) if ended.code is None else int(ExitCode.USAGE)
+
+
+def _report_bug() -> int:
+    text = traceback.format_exc()
+    with tempfile.NamedTemporaryFile("w", prefix="spike-bug-", suffix=".txt", delete=False) as file:
+        file.write(text)
+    print(f"spike: a bug in spike: {text.strip().splitlines()[-1]}", file=sys.stderr)
+    print(
+        f"  the traceback is in {file.name}; the case is unharmed, `spike verify` proves it", file=sys.stderr
+    )
+    return int(ExitCode.BUG)
