@@ -35,9 +35,7 @@ def dumps(payload: Any) -> str:
 
 def canonical(payload: Any) -> bytes:
     """The one byte string of a payload that digests are taken of: sorted keys, no spaces, UTF-8."""
-    return json.dumps(
-        payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    return json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def from_payload(kind: type[T], payload: dict[str, Any], *, schema: str = "", source: str = "") -> T:

@@ -1,0 +1,137 @@
+"""Who is working on this case right now? One lock, with the holder's name in it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spike.casefile.atomic import write_all, writing
+from spike.domain.errors import SpikeError
+
+LOCK_NAME = ".lock"
+_NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+_depth: dict[str, int] = {}
+"""Locks that this process holds: one command may call another on the same case."""
+
+
+def operator_name() -> str:
+    """SPIKE_OPERATOR, else the login name, else the numeric user id."""
+    try:
+        return os.environ.get("SPIKE_OPERATOR", "").strip() or getpass.getuser()
+    except (KeyError, OSError):  # a container user without an entry in passwd
+        return f"uid {os.getuid()}"
+
+
+def utc_now() -> str:
+    """This moment, UTC, ISO 8601, whole seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_holder(case: Path) -> dict[str, str]:
+    """What the lock file says: command, operator, pid, host, since. Empty where nobody holds or held it."""
+    try:
+        found = json.loads((case / LOCK_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def interrupted(case: Path) -> dict[str, str]:
+    """The holder of a lock that was never given back, where that process is gone; else empty."""
+    holder = read_holder(case)
+    return holder if holder and not _is_alive(holder) and holder.get("host") == socket.gethostname() else {}
+
+
+@contextmanager
+def case_lock(case: Path, command: str) -> Iterator[None]:
+    """Hold the case for `command`. Re-entrant within a process; a dead process's lock is taken over.
+
+    Raises `SpikeError` naming command, operator, pid, host and since when, if somebody else holds it.
+    """
+    key = str(case.resolve())
+    if _depth.get(key, 0):
+        _depth[key] += 1
+        try:
+            yield
+        finally:
+            _depth[key] -= 1
+        return
+    with writing(case / LOCK_NAME):
+        handle = os.open(case / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _acquire(handle, case)
+        with writing(case / LOCK_NAME):
+            _write_holder(handle, command)
+        _depth[key] = 1
+        try:
+            yield
+        finally:
+            del _depth[key]
+            with suppress(OSError):
+                os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def _acquire(handle: int, case: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _held(case) from error
+    except OSError as error:
+        # A filesystem without locks (Lustre without -o flock): the holder's note is all there is.
+        if error.errno not in _NO_FLOCK:
+            raise
+        holder = read_holder(case)
+        if holder and (_is_alive(holder) or holder.get("host") != socket.gethostname()):
+            raise _held(case) from error
+
+
+def _held(case: Path) -> SpikeError:
+    holder = read_holder(case)
+    who = (
+        f"`spike {holder.get('command', '?')}` of {holder.get('operator', '?')} (pid {holder.get('pid', '?')}"
+        f" on {holder.get('host', '?')}) since {holder.get('since', '?')}"
+        if holder
+        else "another spike command (it has not written its name yet)"
+    )
+    return SpikeError(
+        f"case {case} is in use by {who}",
+        hint=f"wait for it, or look at it: ssh {holder.get('host', 'HOST')} ps -fp {holder.get('pid', 'PID')}",
+    )
+
+
+def _write_holder(handle: int, command: str) -> None:
+    note = {
+        "command": command,
+        "operator": operator_name(),
+        "pid": str(os.getpid()),
+        "host": socket.gethostname(),
+        "since": utc_now(),
+    }
+    os.ftruncate(handle, 0)
+    os.lseek(handle, 0, os.SEEK_SET)
+    write_all(handle, json.dumps(note).encode())
+    os.fsync(handle)
+
+
+def _is_alive(holder: dict[str, str]) -> bool:
+    """True where the holder's process exists on this host; an unreadable pid counts as alive."""
+    if holder.get("host") != socket.gethostname():
+        return True
+    try:
+        os.kill(int(holder.get("pid", "")), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError):
+        return True
+    return True
