@@ -39,7 +39,15 @@ VOCABULARY: dict[str, tuple[str, ...]] = {
     "rebuild.parameters": ("equal", "differs"),
     "rebuild.moments": ("equal", "differs"),
     # what a changed commit changed, from the first difference of the two traces
-    "commit.first-difference": ("data", "objective", "gradients", "clipping", "learning-rate", "precision", "update"),
+    "commit.first-difference": (
+        "data",
+        "objective",
+        "gradients",
+        "clipping",
+        "learning-rate",
+        "precision",
+        "update",
+    ),
 }
 
 

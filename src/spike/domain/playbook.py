@@ -89,7 +89,8 @@ class Playbook:
     """Facts that raise it without deciding."""
     trials: tuple[tuple[str, Expectation], ...]
     """By intervention name, or `REPLAY`: what it would show."""
-    confirm: Confirmation
+    confirm: tuple[Confirmation, ...]
+    """Any one of them establishes the cause."""
     localise: tuple[Locality, ...]
     remedies: tuple[Remedy, ...]
     """Cheap and safe first."""

@@ -61,7 +61,7 @@ class _File(_Strict):
     facts: dict[str, Values] = {}
     supported_by: dict[str, Values] = {}
     trials: dict[str, Expectation] = {}
-    confirm: _Confirm
+    confirm: Annotated[list[_Confirm], Field(min_length=1)]
     localise: list[Locality] = []
     remedies: Annotated[list[_Remedy], Field(min_length=1)]
     gate: list[Text] = []
@@ -137,8 +137,9 @@ def _place_problems(document: Document, relative: Path) -> Iterator[Problem]:
 
 
 def _fact_problems(document: Document, known: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
-    for location in (("facts",), ("supported_by",), ("confirm", "facts")):
-        facts = document.at(*location)
+    ways = [("confirm", index, "facts") for index, _ in _ways(document)]
+    for location in (("facts",), ("supported_by",), *ways):
+        facts = _at(document, location)
         for name, values in facts.items() if isinstance(facts, dict) else ():
             at = document.line((*location, name))
             if name not in known:
@@ -153,12 +154,10 @@ def _trial_problems(document: Document, known: Collection[str]) -> Iterator[Prob
     for location, name in _trial_names(document):
         if isinstance(name, str) and name and name not in known:
             yield document.line(location), f"no intervention is called {name!r}{_guess(name, known)}"
-    confirm = document.at("confirm")
-    if isinstance(confirm, dict) and not confirm.get("trial") and not confirm.get("facts"):
-        yield (
-            document.line(("confirm",)),
-            "confirm names neither a trial nor facts: nothing could establish it",
-        )
+    for index, way in _ways(document):
+        if not way.get("trial") and not way.get("facts"):
+            at = document.line(("confirm", index))
+            yield at, "this way to confirm names neither a trial nor facts: nothing could establish it"
 
 
 def _trial_names(document: Document) -> Iterator[tuple[Location, object]]:
@@ -166,12 +165,31 @@ def _trial_names(document: Document) -> Iterator[tuple[Location, object]]:
     for name in trials if isinstance(trials, dict) else ():
         if name != REPLAY:
             yield ("trials", name), name
-    for role in ("trial", "placebo", "reversal"):
-        yield ("confirm", role), document.at("confirm", role)
+    for index, way in _ways(document):
+        for role in ("trial", "placebo", "reversal"):
+            yield ("confirm", index, role), way.get(role)
     remedies = document.at("remedies")
     for index, remedy in enumerate(remedies if isinstance(remedies, list) else ()):
         if isinstance(remedy, dict):
             yield ("remedies", index, "change"), remedy.get("change")
+
+
+def _ways(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
+    """The ways to confirm, as far as they are mappings."""
+    confirm = document.at("confirm")
+    for index, way in enumerate(confirm if isinstance(confirm, list) else ()):
+        if isinstance(way, dict):
+            yield index, way
+
+
+def _at(document: Document, location: Location) -> object:
+    value: object = document.data
+    for part in location:
+        if isinstance(value, dict):
+            value = value.get(part)
+        else:
+            value = value[part] if isinstance(value, list) and isinstance(part, int) else None
+    return value
 
 
 def _guess(name: str, known: Collection[str]) -> str:
@@ -184,7 +202,6 @@ def _wanted(facts: dict[str, list[str]]) -> Wanted:
 
 
 def _playbook(file: _File, path: Path) -> Playbook:
-    confirm = file.confirm
     return Playbook(
         id=file.id,
         cause_class=CauseClass(file.id.split("/")[0]),
@@ -193,7 +210,7 @@ def _playbook(file: _File, path: Path) -> Playbook:
         facts=_wanted(file.facts),
         supported_by=_wanted(file.supported_by),
         trials=tuple(file.trials.items()),
-        confirm=Confirmation(confirm.trial, confirm.placebo, confirm.reversal, _wanted(confirm.facts)),
+        confirm=tuple(Confirmation(w.trial, w.placebo, w.reversal, _wanted(w.facts)) for w in file.confirm),
         localise=tuple(file.localise),
         remedies=tuple(Remedy(r.do, r.risk, r.because, r.change) for r in file.remedies),
         gate=tuple(file.gate),

@@ -1,0 +1,168 @@
+"""May the replays of this case be believed? Compare the trial's own log with the record, like with like.
+
+The trial runs the operator's command, so it writes the same log lines as the run did. Equal lines need no model
+of what the stack averages or when it counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spike.domain.factors import same_number
+from spike.domain.noise import TOLERANCE_IN_SPREADS
+from spike.domain.signals import FULL_DIGITS, GRAD_NORM, LEARNING_RATE, LOSS, Series, Signals
+from spike.domain.trace import RankTrace, StepRecord
+from spike.domain.trial import Grade, Licence, NoiseFloor
+
+COMPARED = (LOSS, GRAD_NORM)
+"""Signals that depend on weights, batch and generators at once; a schedule alone licenses nothing."""
+
+WANTED_STEPS = 3
+"""Fewer equal healthy steps than this are said to be few; one equal full-precision loss is still hard to get
+by accident."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    signal: str
+    step: int
+    record: float
+    trial: float
+    digits: int
+
+
+def judge_licence(record: Signals, trial: Signals, *, first_step: int, onset: int, noise: NoiseFloor) -> Licence:
+    """The licence from the logged steps after `first_step`.
+
+    `onset` is the incident's first anomalous logged step. Steps before it are the healthy ones; where none was
+    logged between the checkpoint and the onset, the incident's own steps may vouch, and only by equality.
+    """
+    rows = _shared_rows(record, trial, after=first_step - 1)
+    healthy = [row for row in rows if row.step < onset]
+    if healthy:
+        return _judge_rows(healthy, noise)
+    anomalous = [row for row in rows if row.step >= onset]
+    if not anomalous:
+        return Licence(Grade.REFUSED, _nothing_shared(record, trial))
+    equal = all(same_number(row.record, row.trial) for row in anomalous)
+    if equal and any(row.record == row.record for row in anomalous):
+        licence = _judge_rows(anomalous, noise)
+        reason = (
+            f"no healthy step was logged between the checkpoint and the onset; the incident's own: {licence.reason}"
+        )
+        return Licence(licence.grade, reason, licence.signals, licence.num_steps)
+    return Licence(
+        Grade.REFUSED,
+        "no healthy step was logged between the checkpoint and the onset, and the incident's own steps differ "
+        f"from the record (step {anomalous[0].step}: {anomalous[0].signal} {anomalous[0].record:.6g} logged, "
+        f"{anomalous[0].trial:.6g} replayed)",
+        first_difference=anomalous[0].step,
+    )
+
+
+def _shared_rows(record: Signals, trial: Signals, *, after: int) -> list[_Row]:
+    rows = []
+    for name in COMPARED:
+        left, right = record.get(name), trial.get(name)
+        if left is None or right is None:
+            continue
+        replayed = _last_by_step(right)
+        logged = _last_by_step(left)
+        digits = min(left.digits, right.digits)
+        rows += [_Row(name, s, logged[s], v, digits) for s, v in replayed.items() if s > after and s in logged]
+    return sorted(rows, key=lambda row: (row.step, row.signal))
+
+
+def _last_by_step(series: Series) -> dict[int, float]:
+    return {int(step): float(value) for step, value in zip(series.steps, series.values, strict=True)}
+
+
+def _nothing_shared(record: Signals, trial: Signals) -> str:
+    if not trial.series:
+        return "the replay logged nothing that spike can read, so no step can be compared with the record"
+    missing = [name for name in COMPARED if record.get(name) is None or trial.get(name) is None]
+    if len(missing) == len(COMPARED):
+        return f"the record and the replay share no {' or '.join(COMPARED)}"
+    return "the replay logged none of the steps that the record has"
+
+
+def _judge_rows(rows: list[_Row], noise: NoiseFloor) -> Licence:
+    signals = tuple(dict.fromkeys(row.signal for row in rows))
+    steps = sorted({row.step for row in rows})
+    span = f"steps {steps[0]}-{steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
+    few = "" if len(steps) >= WANTED_STEPS else f"; only {len(steps)} to compare"
+    differing = [row for row in rows if not same_number(row.record, row.trial)]
+    if not differing:
+        digits = min(row.digits for row in rows)
+        grade = Grade.BIT_EXACT if digits >= FULL_DIGITS - 1 else Grade.LOG_EXACT
+        how = "in every bit" if grade is Grade.BIT_EXACT else f"in all {digits} logged digits"
+        return Licence(grade, f"{' and '.join(signals)} of {span} equal the record {how}{few}", signals, len(steps))
+    first = differing[0]
+    beyond = [row for row in differing if not _within(row, noise)]
+    if not beyond and not noise.bit_exact and noise.num_repeats:
+        reason = (
+            f"{' and '.join(signals)} of {span} lie within {TOLERANCE_IN_SPREADS:g} times the spread of "
+            f"{noise.num_repeats + 1} unchanged trials{few}"
+        )
+        return Licence(Grade.WITHIN_NOISE, reason, signals, len(steps), first.step)
+    worst = beyond[0] if beyond else first
+    reason = f"step {worst.step}: {worst.signal} is {worst.record:.9g} in the record and {worst.trial:.9g} replayed"
+    shift = _shift(rows)
+    if shift:
+        reason += f"; the replay equals the record {abs(shift)} step {'late' if shift > 0 else 'early'}: data or step counter shifted on resume"
+    elif noise.bit_exact:
+        reason += "; repeated trials agree to the bit, so this is not noise: code, data, config or environment differ"
+    else:
+        reason += f"; the unchanged trial differs from itself by {noise.of(worst.signal):.3g} only"
+    return Licence(Grade.REFUSED, reason, signals, len(steps), worst.step)
+
+
+def _within(row: _Row, noise: NoiseFloor) -> bool:
+    return abs(row.record - row.trial) <= TOLERANCE_IN_SPREADS * noise.of(row.signal)
+
+
+def _shift(rows: list[_Row]) -> int:
+    """+1 where the trial's value at s + 1 is the record's at s throughout, -1 the other way, else 0."""
+    for shift in (1, -1):
+        trial = {(row.signal, row.step): row.trial for row in rows}
+        pairs = [(row.record, trial.get((row.signal, row.step + shift))) for row in rows]
+        known = [(a, b) for a, b in pairs if b is not None]
+        if len(known) >= WANTED_STEPS and all(same_number(a, b) for a, b in known):
+            return shift
+    return 0
+
+
+def step_offset(logged: Signals, trace: RankTrace) -> int:
+    """Logged step minus attempted step, from which shift makes the trial's log agree with its own trace.
+
+    Learning rate, gradient norm and loss vote; a log that agrees nowhere (averages over a window, its own loss
+    definition) leaves 0, the convention of design: steps are counted from 1.
+    """
+    votes = {0: 0, -1: 0, 1: 0}
+    for name in (GRAD_NORM, LOSS, LEARNING_RATE):
+        series = logged.get(name)
+        if series is None:
+            continue
+        seen = _last_by_step(series)
+        # A constant schedule agrees at every shift and must not vote.
+        if len(set(seen.values())) < 2:
+            continue
+        for offset in votes:
+            votes[offset] += sum(_agrees(name, seen.get(s.step + offset), s, series.digits) for s in trace.steps)
+    return max(votes, key=lambda offset: votes[offset])
+
+
+def _agrees(name: str, logged: float | None, step: StepRecord, digits: int) -> bool:
+    if logged is None:
+        return False
+    match name:
+        case "grad_norm":
+            candidates: tuple[float, ...] = (step.grad_norm,)
+        case "lr":
+            candidates = step.lr[:1]
+        case _:
+            micro = step.micro_batches
+            last = micro[-1].loss if micro else step.loss
+            candidates = (step.loss, step.loss / max(len(micro), 1), last, last * max(len(micro), 1))
+    tolerance = max(abs(logged), 1e-30) * 10.0 ** (1 - min(digits, 7))
+    return any(abs(logged - value) <= tolerance or same_number(logged, value) for value in candidates)
