@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -25,6 +25,10 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, dict) else value
 
 
 Values = Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1)]
@@ -61,7 +65,7 @@ class _File(_Strict):
     facts: dict[str, Values] = {}
     supported_by: dict[str, Values] = {}
     trials: dict[str, Expectation] = {}
-    confirm: Annotated[list[_Confirm], Field(min_length=1)]
+    confirm: Annotated[list[_Confirm], BeforeValidator(_one_or_many), Field(min_length=1)]
     localise: list[Locality] = []
     remedies: Annotated[list[_Remedy], Field(min_length=1)]
     gate: list[Text] = []
@@ -137,9 +141,10 @@ def _place_problems(document: Document, relative: Path) -> Iterator[Problem]:
 
 
 def _fact_problems(document: Document, known: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
-    ways = [("confirm", index, "facts") for index, _ in _ways(document)]
-    for location in (("facts",), ("supported_by",), *ways):
-        facts = _at(document, location)
+    sections: list[tuple[Location, object]] = [(("facts",), document.at("facts"))]
+    sections.append((("supported_by",), document.at("supported_by")))
+    sections += [((*place, "facts"), confirm.get("facts")) for place, confirm in _confirmations(document)]
+    for location, facts in sections:
         for name, values in facts.items() if isinstance(facts, dict) else ():
             at = document.line((*location, name))
             if name not in known:
@@ -154,10 +159,19 @@ def _trial_problems(document: Document, known: Collection[str]) -> Iterator[Prob
     for location, name in _trial_names(document):
         if isinstance(name, str) and name and name not in known:
             yield document.line(location), f"no intervention is called {name!r}{_guess(name, known)}"
-    for index, way in _ways(document):
-        if not way.get("trial") and not way.get("facts"):
-            at = document.line(("confirm", index))
-            yield at, "this way to confirm names neither a trial nor facts: nothing could establish it"
+    for place, confirm in _confirmations(document):
+        if not confirm.get("trial") and not confirm.get("facts"):
+            yield document.line(place), "confirm names neither a trial nor facts: nothing could establish it"
+
+
+def _confirmations(document: Document) -> Iterator[tuple[Location, dict[str, Any]]]:
+    """Each way to confirm with its place; the key holds one mapping or a list of them."""
+    written = document.at("confirm")
+    if isinstance(written, dict):
+        yield ("confirm",), written
+    for index, confirm in enumerate(written if isinstance(written, list) else ()):
+        if isinstance(confirm, dict):
+            yield ("confirm", index), confirm
 
 
 def _trial_names(document: Document) -> Iterator[tuple[Location, object]]:
@@ -165,31 +179,13 @@ def _trial_names(document: Document) -> Iterator[tuple[Location, object]]:
     for name in trials if isinstance(trials, dict) else ():
         if name != REPLAY:
             yield ("trials", name), name
-    for index, way in _ways(document):
+    for place, confirm in _confirmations(document):
         for role in ("trial", "placebo", "reversal"):
-            yield ("confirm", index, role), way.get(role)
+            yield (*place, role), confirm.get(role)
     remedies = document.at("remedies")
     for index, remedy in enumerate(remedies if isinstance(remedies, list) else ()):
         if isinstance(remedy, dict):
             yield ("remedies", index, "change"), remedy.get("change")
-
-
-def _ways(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
-    """The ways to confirm, as far as they are mappings."""
-    confirm = document.at("confirm")
-    for index, way in enumerate(confirm if isinstance(confirm, list) else ()):
-        if isinstance(way, dict):
-            yield index, way
-
-
-def _at(document: Document, location: Location) -> object:
-    value: object = document.data
-    for part in location:
-        if isinstance(value, dict):
-            value = value.get(part)
-        else:
-            value = value[part] if isinstance(value, list) and isinstance(part, int) else None
-    return value
 
 
 def _guess(name: str, known: Collection[str]) -> str:

@@ -61,9 +61,7 @@ def load_runbook(directory: Path, *, known_commands: Collection[str]) -> tuple[P
     mistakes += _order_mistakes(pages)
     if mistakes:
         count = "a mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-        raise InputUnreadable(
-            f"{count} in the runbook:\n  " + "\n  ".join(mistakes), hint="correct the lines above"
-        )
+        raise InputUnreadable(f"{count} in the runbook:\n  " + "\n  ".join(mistakes), hint="correct the lines above")
     return tuple(pages)
 
 

@@ -80,10 +80,7 @@ def _value(
             mapping[key] = _value(value_node, (*location, key), first_line, lines, problems)
         return mapping
     if isinstance(node, yaml.SequenceNode):
-        return [
-            _value(item, (*location, index), first_line, lines, problems)
-            for index, item in enumerate(node.value)
-        ]
+        return [_value(item, (*location, index), first_line, lines, problems) for index, item in enumerate(node.value)]
     return str(node.value)
 
 
