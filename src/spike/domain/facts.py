@@ -1,7 +1,7 @@
 """What do the checks and trials know? Named facts, which playbooks refer to by name.
 
-A fact's name and values are listed in `VOCABULARY`; the lint of playbooks refuses others. Adding a fact means a
-line here and one place that measures it.
+A fact's name and values are listed in `VOCABULARY`; the lint of playbooks refuses others. Adding a fact means
+a line here and one place that measures it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ VOCABULARY: dict[str, tuple[str, ...]] = {
     "precision.reduced": ("yes", "no"),
     "receipt.parameters": ("equal", "differs"),
     "receipt.moments": ("equal", "differs"),
+    "clipping.lost": ("yes", "no"),  # an earlier configuration or commit clipped, the incident's did not
     # an earlier checkpoint's trajectory against the last good checkpoint's content
     "rebuild.parameters": ("equal", "differs"),
     "rebuild.moments": ("equal", "differs"),

@@ -71,7 +71,7 @@ class Incident:
     peak_step: int
     first_signal: str
     lead_steps: int
-    """Steps between the first signal's onset and the peak of the loss (0 where the loss itself moved first and peaked)."""
+    """Steps from the first signal's onset to the peak of the loss; 0 where the loss peaked at the onset."""
     ratio: float
     """Peak of the first signal relative to its usual value; inf for a non-finite one."""
     recovered: bool

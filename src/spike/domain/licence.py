@@ -109,7 +109,8 @@ def _judge_rows(rows: list[_Row], noise: NoiseFloor) -> Licence:
     reason = f"step {worst.step}: {worst.signal} is {worst.record:.9g} in the record and {worst.trial:.9g} replayed"
     shift = _shift(rows)
     if shift:
-        reason += f"; the replay equals the record {abs(shift)} step {'late' if shift > 0 else 'early'}: data or step counter shifted on resume"
+        when = "late" if shift > 0 else "early"
+        reason += f"; the replay equals the record one step {when}: data or step counter shifted on resume"
     elif noise.bit_exact:
         reason += "; repeated trials agree to the bit, so this is not noise: code, data, config or environment differ"
     else:

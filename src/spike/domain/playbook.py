@@ -49,8 +49,8 @@ class Risk(StrEnum):
 class Confirmation:
     """The specific intervention that establishes the cause, and its controls."""
 
-    trial: str = ""
-    """Intervention that removes the signature by undoing this cause alone; "" where facts do it."""
+    trials: tuple[str, ...] = ()
+    """Interventions that remove the signature by undoing this cause alone, all of them; () where facts do it."""
     placebo: str = ""
     """The same kind of change, not touching the cause: must leave the signature; "" where there is none."""
     reversal: str = ""

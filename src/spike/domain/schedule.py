@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 HISTORY_STEPS = 64
 """Healthy steps the continuation is fitted to: long enough to see a slope, short enough to follow a cosine."""
@@ -54,9 +55,7 @@ class Schedule:
 
 def _median_slope(rows: Sequence[tuple[int, float]]) -> float:
     slopes = sorted(
-        (after - before) / (step - previous)
-        for (previous, before), (step, after) in zip(rows, rows[1:], strict=False)
-        if step > previous
+        (after - before) / (step - previous) for (previous, before), (step, after) in pairwise(rows) if step > previous
     )
     return slopes[len(slopes) // 2] if slopes else 0.0
 

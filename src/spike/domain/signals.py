@@ -94,6 +94,8 @@ class Signals:
     notes: tuple[tuple[str, str], ...] = ()
     """(pattern, sentence) facts that a reader saw and a detector needs: for example
     ("filtered-nan", "loss logged as 0.0 with a NaN grad_norm at steps 3-6")."""
+    superseded: tuple[Series, ...] = ()
+    """Rows that a restart replaced, one series for each signal and rewind."""
 
     def get(self, name: str, rank: int | None = None) -> Series | None:
         """The job-wide series of this name; with `rank`, that rank's; the lowest rank's where no job-wide one is."""

@@ -39,7 +39,7 @@ class _Strict(BaseModel):
 
 
 class _Confirm(_Strict):
-    trial: str = ""
+    trial: Annotated[list[Text], BeforeValidator(_as_list)] = []
     placebo: str = ""
     reversal: str = ""
     facts: dict[str, Values] = {}
@@ -206,7 +206,7 @@ def _playbook(file: _File, path: Path) -> Playbook:
         facts=_wanted(file.facts),
         supported_by=_wanted(file.supported_by),
         trials=tuple(file.trials.items()),
-        confirm=tuple(Confirmation(w.trial, w.placebo, w.reversal, _wanted(w.facts)) for w in file.confirm),
+        confirm=tuple(Confirmation(tuple(w.trial), w.placebo, w.reversal, _wanted(w.facts)) for w in file.confirm),
         localise=tuple(file.localise),
         remedies=tuple(Remedy(r.do, r.risk, r.because, r.change) for r in file.remedies),
         gate=tuple(file.gate),
