@@ -1,0 +1,154 @@
+"""What does one metric reader hand over? Columns of (step, value), and every byte it could not read.
+
+A reader is one module in `formats/` that exports READER. It never guesses what a column means (columns.py does),
+never merges files (merge.py does), and never turns a NaN into nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spike.domain.signals import FULL_DIGITS, Damage
+
+HEAD_BYTES = 65_536
+"""How much of a file `sniff` may look at."""
+
+FLOAT32_DIGITS = 9
+"""Decimal digits that identify a float32; TensorBoard's simple_value is one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """One metric of one rank as a file records it, in file order."""
+
+    name: str
+    """What the file calls it."""
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    rank: int | None = None
+    digits: int = FULL_DIGITS
+    held_out: bool = False
+    """True where the row says that it is an evaluation, whatever the column's name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parsed:
+    """Everything that one file says."""
+
+    format: str
+    columns: tuple[Column, ...]
+    num_rows: int
+    damages: tuple[Damage, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+@runtime_checkable
+class MetricReader(Protocol):
+    """One metric format."""
+
+    format: str
+    """Name that messages use: "jsonl", "tensorboard", ..."""
+    order: int
+    """Readers are asked from low to high: the specific ones first."""
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        """Whether the file is this format; `head` is its first HEAD_BYTES."""
+        ...
+
+    def read(self, path: Path) -> Parsed:
+        """Parse the whole file. Raises OSError only; damage is reported, not raised."""
+        ...
+
+
+@dataclass(slots=True)
+class _Cells:
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    digits: int = 0
+
+
+@dataclass(slots=True)
+class Table:
+    """Collects rows and hands them over as columns."""
+
+    format: str
+    num_rows: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    _cells: dict[tuple[str, int | None, bool], _Cells] = field(default_factory=dict)
+    _epoch: float | None = None
+    _last: int = 0
+    _offset: int = 0
+
+    def add(
+        self,
+        step: int,
+        values: Mapping[str, float],
+        *,
+        rank: int | None = None,
+        digits: Mapping[str, int] | None = None,
+        held_out: bool = False,
+    ) -> None:
+        """Add one row; a value that is absent is not in `values`, a NaN is."""
+        self.num_rows += 1
+        step = self._continued(step, values.get("epoch", values.get("Epoch")))
+        for name, value in values.items():
+            cells = self._cells.setdefault((name, rank, held_out), _Cells())
+            cells.steps.append(step)
+            cells.values.append(value)
+            if digits is not None:
+                cells.digits = max(cells.digits, digits.get(name, 0))
+
+    def _continued(self, step: int, epoch: float | None) -> int:
+        """The step, made continuous where a loop counts it anew in every epoch."""
+        if epoch is None or not math.isfinite(epoch) or epoch != int(epoch):
+            return step + self._offset
+        if self._epoch is not None and epoch > self._epoch and step <= self._last:
+            self._offset += self._last + (1 if step == 0 else 0)
+            if self._offset and not any(pattern == "steps-per-epoch" for pattern, _ in self.notes):
+                self.notes.append(("steps-per-epoch", "steps start again in every epoch: they were added up"))
+        self._epoch, self._last = epoch, step
+        return step + self._offset
+
+    def damage(self, line: int, byte_offset: int, reason: str, *, benign: bool = False) -> None:
+        """Report something that could not be read; the source is filled in by the caller of the reader."""
+        self.damages.append(Damage("", line, byte_offset, reason, benign))
+
+    def parsed(self, *, digits: int | None = None) -> Parsed:
+        """The columns; `digits` overrides what is seen in the values."""
+        columns = tuple(
+            Column(
+                name,
+                np.asarray(cells.steps, dtype=np.int64),
+                np.asarray(cells.values, dtype=np.float64),
+                rank,
+                digits or cells.digits or shortest_digits(cells.values),
+                held_out,
+            )
+            for (name, rank, held_out), cells in self._cells.items()
+        )
+        return Parsed(self.format, columns, self.num_rows, tuple(self.damages), tuple(self.notes))
+
+
+def shortest_digits(values: Iterable[float], limit: int = 2000) -> int:
+    """Most significant digits that any of the first `limit` finite values needs to be written back exactly."""
+    most = 1
+    for index, value in enumerate(values):
+        if index >= limit or most >= FULL_DIGITS:
+            break
+        if math.isfinite(value):
+            most = max(most, significant_digits(repr(float(value))))
+    return most
+
+
+def significant_digits(text: str) -> int:
+    """Significant decimal digits of a printed number: "1.000000E-04" has 7, "0.0021" has 2, "1200" has 4."""
+    mantissa = text.strip().lower().split("e")[0].lstrip("+-").replace(",", "").replace(".", "").lstrip("0")
+    return sum(character.isdigit() for character in mantissa) or 1

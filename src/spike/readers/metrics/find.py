@@ -1,0 +1,96 @@
+"""Which files below a run directory hold metrics? Recognised by content, within a bounded walk."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from spike.readers.metrics.contract import HEAD_BYTES, MetricReader
+from spike.readers.metrics.plugins import metric_readers
+
+MAX_DEPTH = 5
+"""lightning_logs/version_0/..., wandb/offline-run-*/run-*.wandb and mlruns/<exp>/<run>/metrics/<group>/<key>."""
+
+MAX_FILES = 20_000
+"""A directory with more files than this is a data set; the walk stops there."""
+
+_SKIPPED_DIRECTORIES = frozenset(
+    {".git", ".hg", ".svn", ".venv", "venv", "env", "site-packages", "node_modules", "__pycache__", ".cache"}
+)
+_SKIPPED_SUFFIXES = frozenset(
+    f".{suffix}"
+    for names in (
+        "pt pth bin ckpt safetensors distcp npy npz pkl parquet arrow idx model",
+        "zip gz tgz tar xz zst whl so png jpg jpeg gif pdf svg",
+        "py pyc c cpp cu h rs ipynb sh md rst html yaml yml toml cfg ini lock patch diff",
+    )
+    for suffix in names.split()
+)
+_CHECKPOINT = re.compile(r"^(checkpoint|ckpt|step|iter|global_?step|epoch)[-_=]?\d+$|\.ckpt$", re.IGNORECASE)
+LFS_POINTER = b"version https://git-lfs.github.com/spec"
+
+
+def find_metric_files(directory: Path) -> tuple[Path, ...]:
+    """Metric files below `directory`, naturally sorted.
+
+    Checkpoints, version control, virtual environments and known binaries are passed over; of the
+    trainer_state.json copies inside checkpoints the newest one counts.
+    """
+    found = [path for path in candidates(directory) if recognise(path) is not None]
+    states = [path for path in found if path.name == "trainer_state.json"]
+    newest = max(states, key=lambda path: (path.stat().st_size, path.stat().st_mtime_ns), default=None)
+    kept = [path for path in found if path.name != "trainer_state.json" or path == newest]
+    return tuple(sorted(kept, key=natural_key))
+
+
+def candidates(directory: Path) -> Iterator[Path]:
+    """Files that could hold metrics, by their name and place alone."""
+    seen = 0
+    root_depth = len(directory.parts)
+    for where, names, files in os.walk(directory):
+        here = Path(where)
+        depth = len(here.parts) - root_depth
+        inside_checkpoint = depth > 0 and _CHECKPOINT.search(here.name) is not None
+        names[:] = sorted(
+            name
+            for name in names
+            if depth < MAX_DEPTH
+            and name not in _SKIPPED_DIRECTORIES
+            and not inside_checkpoint
+            and not name.endswith(".spike")
+        )
+        for name in sorted(files):
+            seen += 1
+            if seen > MAX_FILES:
+                return
+            path = here / name
+            if inside_checkpoint and name != "trainer_state.json":
+                continue
+            if path.suffix.lower() not in _SKIPPED_SUFFIXES and path.is_file():
+                yield path
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of the file; b"" where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(HEAD_BYTES)
+    except OSError:
+        return b""
+
+
+def recognise(path: Path) -> MetricReader | None:
+    """The first reader that knows this file, or None."""
+    head = head_of(path)
+    if not head or head.startswith(LFS_POINTER):
+        return None
+    return next((reader for reader in metric_readers() if reader.sniff(path, head)), None)
+
+
+def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which version_2 comes before version_10."""
+    return tuple(
+        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", path.as_posix()) if part
+    )

@@ -1,0 +1,111 @@
+"""What do these metric files say? Any mix of formats, ranks and restarts -> `Signals`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from spike.domain.errors import InputUnreadable
+from spike.domain.signals import Damage, Signals
+from spike.readers.metrics.contract import MetricReader, Parsed
+from spike.readers.metrics.find import LFS_POINTER, candidates, find_metric_files, head_of, natural_key, recognise
+from spike.readers.metrics.merge import ReadFile, merge
+from spike.readers.metrics.plugins import metric_readers
+from spike.readers.metrics.text_lines import first_line, looks_binary
+
+_RANK_IN_NAME = re.compile(r"rank[_.\-]?(\d+)", re.IGNORECASE)
+_RANK_OF_TORCHRUN = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
+
+
+def read_signals(paths: Sequence[Path], *, base: Path, columns: Mapping[str, str] | None = None) -> Signals:
+    """Read metric files, or the ones found below directories, as one run.
+
+    `base` shortens the names of sources; `columns` maps canonical names to columns that spike cannot guess.
+    Raises InputUnreadable where none of them could be read, saying what was looked for.
+    """
+    chosen = dict(columns or {})
+    files: list[ReadFile] = []
+    refused: list[Damage] = []
+    for path in _expanded(paths):
+        source = relative(path, base)
+        parsed = read_file(path, chosen)
+        if isinstance(parsed, str):
+            refused.append(Damage(source, 0, 0, parsed, False))
+        else:
+            files.append(ReadFile(source, parsed, rank_in_name(path)))
+    if not any(file.parsed.columns for file in files):
+        raise InputUnreadable(_nothing(paths, base, refused, files), hint="spike show formats")
+    signals = merge(files, chosen)
+    if not refused:
+        return signals
+    return Signals(
+        signals.series,
+        signals.sources,
+        signals.rewinds,
+        (*refused, *signals.damages),
+        signals.notes,
+        signals.superseded,
+    )
+
+
+def read_file(path: Path, chosen: Mapping[str, str]) -> Parsed | str:
+    """One file parsed, or the reason why not."""
+    head = head_of(path)
+    if not head:
+        return "the file is empty" if path.is_file() else "there is no such file"
+    if head.startswith(LFS_POINTER):
+        return "a Git LFS pointer, not the file itself: run `git lfs pull`"
+    reader = recognise(path) or (_by_structure(path, head, chosen) if chosen else None)
+    if reader is None:
+        return f"not a metric format that spike knows; its first line is: {first_line(head) or '(binary)'}"
+    try:
+        return reader.read(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+
+
+def rank_in_name(path: Path) -> int | None:
+    """The rank that a file's name or torchrun's log directory names, or None."""
+    found = _RANK_IN_NAME.search(path.name) or _RANK_OF_TORCHRUN.search(path.as_posix())
+    return int(found[1]) if found is not None else None
+
+
+def relative(path: Path, base: Path) -> str:
+    """The path as messages show it: relative to `base` where it lies below it."""
+    absolute, root = path.absolute(), base.absolute()
+    if absolute == root:
+        return path.name
+    return absolute.relative_to(root).as_posix() if absolute.is_relative_to(root) else absolute.as_posix()
+
+
+def _expanded(paths: Sequence[Path]) -> list[Path]:
+    found: dict[Path, None] = {}
+    for path in paths:
+        for file in find_metric_files(path) if path.is_dir() else (path,):
+            found[file] = None
+    return sorted(found, key=natural_key)
+
+
+def _by_structure(path: Path, head: bytes, chosen: Mapping[str, str]) -> MetricReader | None:
+    """For files whose columns the operator has named: JSON lines or a table, whatever the names in it."""
+    if looks_binary(head) or not any(column.encode() in head for column in chosen.values()):
+        return None
+    by_name = {reader.format: reader for reader in metric_readers()}
+    return by_name["jsonl" if head.lstrip().startswith(b"{") else "csv"]
+
+
+def _nothing(paths: Sequence[Path], base: Path, refused: list[Damage], files: list[ReadFile]) -> str:
+    formats = ", ".join(reader.format for reader in metric_readers())
+    lines = [f"no metrics found in {', '.join(str(path) for path in paths) or 'nothing'}"]
+    lines += [f"  {damage.source}: {damage.reason}" for damage in refused[:5]]
+    for file in files[:5]:
+        damages = file.parsed.damages
+        reason = damages[0].reason if damages else "no rows in it"
+        lines.append(f"  {file.source}: {file.parsed.format}, {reason}")
+    for path in [path for path in paths if path.is_dir()][:3]:
+        for other in islice(candidates(path), 3):
+            shown = first_line(head_of(other)) or "(empty)"
+            lines.append(f"  {relative(other, base)} starts with: {shown[:100]}")
+    return "\n".join([*lines, f"  looked for: {formats}"])
