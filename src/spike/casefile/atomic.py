@@ -43,7 +43,7 @@ def fsync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def write_all(handle: int, data: bytes) -> None:
+def write_all(handle: int, data: bytes | memoryview) -> None:
     """os.write until everything is out; a short write is how a full disk begins."""
     view = memoryview(data)
     while view:
