@@ -59,9 +59,26 @@ ALLOWED_PREFIXES = (
     "MEGATRON_",
 )
 ALLOWED_NAMES = frozenset(
-    ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-    + ("PYTHONHASHSEED", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
-    + ("TOKENIZERS_PARALLELISM", "MALLOC_CONF", "LC_ALL", "TZ")
+    {
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        "GROUP_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PYTHONHASHSEED",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "CONDA_DEFAULT_ENV",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "TOKENIZERS_PARALLELISM",
+        "MALLOC_CONF",
+        "LC_ALL",
+        "TZ",
+    }
 )
 ASK_S = 20.0
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")

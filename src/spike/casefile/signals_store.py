@@ -1,0 +1,143 @@
+"""How are the run's signals kept in a case? One Parquet file: a row a value, everything else in its metadata.
+
+Values are stored as doubles, so NaN and infinities stay what they were.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spike.casefile.atomic import fsync_directory, writing
+from spike.casefile.codec import canonical, from_payload, to_payload
+from spike.domain.errors import InputUnreadable
+from spike.domain.redaction import redact
+from spike.domain.signals import Damage, Rewind, Series, Signals, Source
+
+SIGNALS_NAME = "evidence/signals.parquet"
+SIGNALS_SCHEMA = "spike.signals/1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A series without its rows."""
+
+    name: str
+    rank: int | None
+    source: str
+    column: str
+    digits: int
+    num_rows: int
+    superseded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """Everything but the rows."""
+
+    series: tuple[_Head, ...]
+    sources: tuple[Source, ...]
+    rewinds: tuple[Rewind, ...]
+    damages: tuple[Damage, ...]
+    notes: tuple[tuple[str, str], ...]
+
+
+def write_signals(path: Path, signals: Signals) -> None:
+    """Write `signals` to `path`, whole or not at all. Columns: series, name, rank, step, value; in record order,
+    the rows that a restart replaced after all others.
+
+    Raises `SpikeError` where the case cannot be written.
+    """
+    import duckdb
+
+    heads = tuple(_Head(s.name, s.rank, s.source, s.column, s.digits, int(s.steps.size)) for s in signals.series)
+    about = _About(heads, signals.sources, signals.rewinds, signals.damages, signals.notes)
+    text = redact(canonical(to_payload(about, schema=SIGNALS_SCHEMA)).decode())
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with duckdb.connect() as db:
+                # The names of these variables are the tables of the query.
+                rows = _rows(every)
+                heads_table = _heads_table(heads)
+                db.register("rows_in", rows)
+                db.register("heads_in", heads_table)
+                db.execute(
+                    "COPY (SELECT r.series, h.name, CASE WHEN h.rank < 0 THEN NULL ELSE h.rank END AS rank, r.step,"
+                    # duckdb takes a NaN that comes from numpy for a missing value
+                    " CASE WHEN r.is_nan THEN 'NaN'::DOUBLE ELSE r.value END AS value FROM rows_in r JOIN heads_in h USING (series) ORDER BY r.row)"
+                    f" TO {_quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd,"
+                    f" KV_METADATA {{spike: {_quoted(text)}}})"
+                )
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except duckdb.Error as error:
+            raise OSError(None, str(error)) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_directory(path.parent)
+
+
+def read_signals(path: Path) -> Signals:
+    """The signals as they were written. Raises `InputUnreadable`."""
+    import duckdb
+
+    try:
+        with duckdb.connect() as db:
+            text = db.execute(
+                "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = 'spike'", [str(path)]
+            ).fetchone()
+            columns = db.execute("SELECT step, value FROM read_parquet(?)", [str(path)]).fetchnumpy()
+    except duckdb.Error as error:
+        raise InputUnreadable(f"cannot read {path}: {error}", hint="spike freeze") from error
+    if text is None:
+        raise InputUnreadable(f"{path} was not written by spike", hint="spike freeze")
+    about = from_payload(_About, json.loads(text[0]), schema=SIGNALS_SCHEMA, source=str(path))
+    steps = np.asarray(columns["step"], dtype=np.int64)
+    values = np.asarray(columns["value"], dtype=np.float64)
+    if np.ma.is_masked(columns["value"]) or np.ma.is_masked(columns["step"]):
+        raise InputUnreadable(f"{path} has rows without a value; spike writes none")
+    series: list[Series] = []
+    superseded: list[Series] = []
+    start = 0
+    for head in about.series:
+        end = start + head.num_rows
+        rows = steps[start:end], values[start:end]
+        one = Series(head.name, *rows, head.rank, head.source, head.column, head.digits)
+        (superseded if head.superseded else series).append(one)
+        start = end
+    if start != steps.size:
+        raise InputUnreadable(f"{path} has {steps.size} rows, its metadata says {start}")
+    return Signals(tuple(series), about.sources, about.rewinds, about.damages, about.notes, tuple(superseded))
+
+
+def _rows(every: tuple[Series, ...]) -> dict[str, Any]:
+    counts = [int(s.steps.size) for s in every]
+    total = sum(counts)
+    values = np.concatenate([s.values for s in every] or [np.empty(0, np.float64)])
+    return {
+        "row": np.arange(total, dtype=np.int64),
+        "series": np.repeat(np.arange(len(counts), dtype=np.int64), counts),
+        "step": np.concatenate([s.steps for s in every] or [np.empty(0, np.int64)]),
+        "value": np.where(np.isnan(values), 0.0, values),
+        "is_nan": np.isnan(values),
+    }
+
+
+def _heads_table(heads: tuple[_Head, ...]) -> dict[str, Any]:
+    return {
+        "series": np.arange(len(heads), dtype=np.int64),
+        "name": np.array([redact(h.name) for h in heads], dtype=object),
+        "rank": np.array([-1 if h.rank is None else h.rank for h in heads], dtype=np.int64),
+    }
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
