@@ -47,15 +47,20 @@ class _About:
     notes: tuple[tuple[str, str], ...]
 
 
-def write_signals(path: Path, signals: Signals) -> None:
-    """Write `signals` to `path`, whole or not at all. Columns: series, name, rank, step, value; in record order,
+def write_signals(case: Path, signals: Signals) -> None:
+    """Write evidence/signals.parquet of a case directory, whole or not at all. Columns: series, name, rank, step, value; in record order,
     the rows that a restart replaced after all others.
 
     Raises `SpikeError` where the case cannot be written.
     """
     import duckdb
 
-    heads = tuple(_Head(s.name, s.rank, s.source, s.column, s.digits, int(s.steps.size)) for s in signals.series)
+    path = case / SIGNALS_NAME
+    every = (*signals.series, *signals.superseded)
+    heads = tuple(
+        _Head(s.name, s.rank, s.source, s.column, s.digits, int(s.steps.size), i >= len(signals.series))
+        for i, s in enumerate(every)
+    )
     about = _About(heads, signals.sources, signals.rewinds, signals.damages, signals.notes)
     text = redact(canonical(to_payload(about, schema=SIGNALS_SCHEMA)).decode())
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -71,7 +76,8 @@ def write_signals(path: Path, signals: Signals) -> None:
                 db.execute(
                     "COPY (SELECT r.series, h.name, CASE WHEN h.rank < 0 THEN NULL ELSE h.rank END AS rank, r.step,"
                     # duckdb takes a NaN that comes from numpy for a missing value
-                    " CASE WHEN r.is_nan THEN 'NaN'::DOUBLE ELSE r.value END AS value FROM rows_in r JOIN heads_in h USING (series) ORDER BY r.row)"
+                    " CASE WHEN r.is_nan THEN 'NaN'::DOUBLE ELSE r.value END AS value"
+                    " FROM rows_in r JOIN heads_in h USING (series) ORDER BY r.row)"
                     f" TO {_quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd,"
                     f" KV_METADATA {{spike: {_quoted(text)}}})"
                 )
@@ -85,9 +91,11 @@ def write_signals(path: Path, signals: Signals) -> None:
         fsync_directory(path.parent)
 
 
-def read_signals(path: Path) -> Signals:
-    """The signals as they were written. Raises `InputUnreadable`."""
+def read_signals(case: Path) -> Signals:
+    """The signals of a case directory, as they were written. Raises `InputUnreadable`."""
     import duckdb
+
+    path = case / SIGNALS_NAME
 
     try:
         with duckdb.connect() as db:
