@@ -48,8 +48,9 @@ class _About:
 
 
 def write_signals(case: Path, signals: Signals) -> None:
-    """Write evidence/signals.parquet of a case directory, whole or not at all. Columns: series, name, rank, step, value; in record order,
-    the rows that a restart replaced after all others.
+    """Write evidence/signals.parquet of a case directory, whole or not at all.
+
+    Columns: series, name, rank, step, value; in record order, the rows that a restart replaced after all others.
 
     Raises `SpikeError` where the case cannot be written.
     """

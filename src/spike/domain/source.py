@@ -63,7 +63,10 @@ class SourceState:
 class CommitFacts:
     """One commit, as `git log` tells it."""
 
-    hash: str
+    commit: str
+    """Full hash."""
+    time: int
+    """When it was committed, by the committer's clock, in Unix seconds."""
     author_date: str
     """ISO 8601 with the author's offset."""
     subject: str

@@ -42,11 +42,14 @@ def history(directory: Path, limit: int = 50, *, since: str = "") -> tuple[Commi
     """
     with clean_git(directory) as git:
         wanted = [f"--max-count={limit}", *([f"--since={since}"] if since else [])]
-        text = git.run("log", "-z", "--format=%H%x00%aI%x00%s", *wanted, "--end-of-options", git.head)
-        fields = _names(text)
-        rows = [tuple(fields[i : i + 3]) for i in range(0, len(fields) - 2, 3)]
+        text = git.run("log", "-z", "--format=%H%x00%ct%x00%aI%x00%s", *wanted, "--end-of-options", git.head)
+        fields = os.fsdecode(text).split("\0")  # an empty subject is a field too
+        rows = [tuple(fields[i : i + 4]) for i in range(0, len(fields) - 3, 4)]
         files = _files_of(git, [row[0] for row in rows])
-        return tuple(CommitFacts(h, date, redact(subject), files.get(h, ())) for h, date, subject in rows)
+        return tuple(
+            CommitFacts(commit, int(time), date, redact(subject), files.get(commit, ()))
+            for commit, time, date, subject in rows
+        )
 
 
 def file_at(directory: Path, commit: str, path: str) -> bytes:
