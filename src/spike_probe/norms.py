@@ -1,0 +1,94 @@
+"""How large were gradients, parameters and the update? One pass of multi-tensor kernels, no wait for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+
+from spike_probe.digests import local
+
+MEMORY_RESERVE = 1.5
+"""A copy of the parameters is made only where the device has this many times its size free."""
+
+
+def tensor_norms(tensors: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
+    """L2 norm of each tensor (local shard), float32 vector on the first one's device; None for none."""
+    held = [local(tensor.detach()) for tensor in tensors]
+    dense = [tensor.coalesce().values() if tensor.is_sparse else tensor for tensor in held if tensor.numel()]
+    if not dense:
+        return None
+    device = dense[0].device
+    groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for tensor in dense:
+        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    parts = [torch.stack(_group_norms(group)).to(device, torch.float32) for group in groups.values()]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _group_norms(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    if tensors[0].element_size() < 4 and tensors[0].device.type == "cpu":
+        # Half-precision sums of squares overflow or lose digits on a CPU.
+        return [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
+    return list(torch._foreach_norm(tensors))
+
+
+def total_of(norms: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    """Norm of the concatenation, from the norms of the parts."""
+    return None if norms is None else torch.linalg.vector_norm(norms)
+
+
+def num_nonfinite(norms: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    """How many of the tensors hold a NaN or an infinity (device scalar)."""
+    return None if norms is None else (~torch.isfinite(norms)).sum()
+
+
+def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients that this optimizer is about to use, in the order of its groups."""
+    return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+class ParameterCopy:
+    """The parameters of one optimizer before its update, kept to measure how far they moved."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, torch.Tensor] = {}
+        self._taken: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.refused = ""
+
+    def take(self, optimizer: torch.optim.Optimizer) -> None:
+        """Remember the parameters that have a gradient now; buffers are reused from step to step."""
+        self._taken = []
+        params = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        if not self._copies and not _has_room(params):
+            self.refused = "no device memory for a copy of the parameters"
+        if self.refused:
+            return
+        for param in params:
+            held = local(param.detach())
+            kept = self._copies.get(id(param))
+            if kept is None or kept.shape != held.shape or kept.dtype != held.dtype or kept.device != held.device:
+                kept = self._copies[id(param)] = torch.empty_like(held)
+            self._taken.append((kept, held))
+        if self._taken:
+            torch._foreach_copy_([kept for kept, _ in self._taken], [held for _, held in self._taken])
+
+    def moved(self) -> Optional[torch.Tensor]:
+        """L2 norm of the change since `take`; 0 where nothing had a gradient, None where it was refused."""
+        if self.refused:
+            return None
+        if not self._taken:
+            return torch.zeros(())
+        kept = [copy for copy, _ in self._taken]
+        torch._foreach_sub_(kept, [held for _, held in self._taken])
+        self._taken = []
+        return total_of(tensor_norms(kept))
+
+
+def _has_room(params: Sequence[Any]) -> bool:
+    if not params or params[0].device.type != "cuda":
+        return True
+    needed = sum(local(p).numel() * p.element_size() for p in params)
+    free, _ = torch.cuda.mem_get_info(params[0].device)
+    return bool(free > MEMORY_RESERVE * needed)

@@ -1,0 +1,405 @@
+"""Where does one step end and the next begin, and what happened in between? Every event of training arrives here.
+
+A step ends with the first backward (or outermost forward of a model) after an optimizer has stepped or a gradient
+scaler has withheld it; so several optimizers make one step, and accumulation does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Optional
+
+import torch
+
+from spike_probe.batches import MicroBatch
+from spike_probe.digests import dtype_name
+from spike_probe.fingerprint import buffer_prints, gradient_prints, moment_prints, parameter_prints
+from spike_probe.intervention import Intervention
+from spike_probe.kernels import kernel_flags, optimizer_lines
+from spike_probe.live_state import LiveState
+from spike_probe.modules import ModuleWatch
+from spike_probe.norms import ParameterCopy, gradients, num_nonfinite, tensor_norms, total_of
+from spike_probe.open_step import Clip, OpenStep, StepLine
+from spike_probe.plan import Plan
+from spike_probe.process import process_facts, rank_and_world
+from spike_probe.readback import Readback, ReadbackQueue
+from spike_probe.rng import rng_digests
+from spike_probe.window import WindowEnd
+from spike_probe.writer import TraceWriter
+
+
+class Recorder:
+    """The state machine of one process. Methods are called by `hooks`, which keeps their exceptions from the user."""
+
+    def __init__(self, plan: Plan, writer: TraceWriter, intervention: Optional[Intervention]) -> None:
+        self.plan = plan
+        self.writer = writer
+        self.intervention = intervention
+        self.state = LiveState()
+        self.window = WindowEnd()
+        self.first_step = plan.first_step
+        self.num_steps = 0
+        """Attempted steps recorded so far."""
+        self.rank = 0
+        self.inside = 0
+        """Depth of outermost calls and backwards; inner calls are none of ours."""
+        self.is_off = False
+        self._micro: Optional[MicroBatch] = None
+        self._step: Optional[OpenStep] = None
+        self._last_end: Optional[float] = None
+        self._previous_micros: Optional[int] = None
+        self._has_started = False
+        self._has_updated = False
+        self._seen_model = False
+        self._scaled: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._scaler_steps = 0
+        self._buffers: Optional[list[dict[str, Any]]] = None
+        self._copies: dict[int, ParameterCopy] = {}
+        self._queue = ReadbackQueue()
+        self._kept: list[list[str]] = []
+
+    # --- what interventions see -----------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """The attempted step in progress."""
+        return self.first_step + self.num_steps + 1
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return self.state.optimizers()
+
+    def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return self.state.named_parameters()
+
+    def num_micro_batches(self) -> Optional[int]:
+        return self._previous_micros
+
+    def effect(self, what: str, before: str, after: str, took_effect: bool, step: Optional[int] = None) -> None:
+        name = self.intervention.name if self.intervention else ""
+        self.writer.write(
+            "effect", step=self.step if step is None else step, intervention=name, what=what, before=before,
+            after=after, took_effect=bool(took_effect),
+        )  # fmt: skip
+
+    # --- forward --------------------------------------------------------------------------------
+
+    def forward_begins(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """An outermost module call in training; answers the arguments to call it with."""
+        if next(module.parameters(), None) is None:
+            if not self._is_receiving():
+                return args, kwargs
+        else:
+            self._model_call(module)
+        return self._current_micro().model_call(module, args, kwargs, self._substitute)
+
+    def _model_call(self, module: torch.nn.Module) -> None:
+        self._roll()
+        self.state.note_root(module)
+        self._seen_model = True
+        step = self._current_step()
+        if not self._has_started:
+            self._has_started = True
+            if self.intervention:
+                self.intervention.at_start(self)
+        if self.intervention:
+            self.intervention.before_forward(self, module)
+        if step.rng is None:
+            step.rng = rng_digests()
+        if self.plan.first_step in self.plan.fingerprint_steps and not self._has_updated and not step.micros:
+            self._buffers = buffer_prints(self.state)
+        if step.number in self.plan.module_steps:
+            step.watch = step.watch or ModuleWatch()
+            step.watch.attach(module)
+        self._note_ambient_autocast(step)
+        self._current_micro().has_model_call = True
+
+    def _is_receiving(self) -> bool:
+        """Data outside of a model belongs to a micro-batch only once its model was called (or none ever is)."""
+        return not self._seen_model or (self._micro is not None and self._micro.has_model_call)
+
+    def _substitute(self, micro: MicroBatch, site: int, tensors: list[torch.Tensor]) -> Optional[list[torch.Tensor]]:
+        if self.intervention is None or not self.intervention.acts_on(self.step):
+            return None
+        return self.intervention.substitute(self, micro, site, tensors)
+
+    def loss_call(
+        self, name: str, prediction: torch.Tensor, target: torch.Tensor, ignore: Optional[int]
+    ) -> torch.Tensor:
+        """A loss function of torch was called on a prediction that requires gradients; answers its target."""
+        if not self._is_receiving():
+            return target
+        micro = self._current_micro()
+        if self.inside == 0 and not target.requires_grad:
+            target = micro.target_call(name, target, self._substitute)
+        if ignore is None:
+            micro.targets.add_all(target)
+        else:
+            micro.targets.add_classes(prediction, target, ignore)
+        return target
+
+    def autocast_enters(self, region: Any) -> None:
+        """An autocast region is about to be entered in training, by the script or inside the model's forward."""
+        if self.intervention is not None and self.intervention.acts_on(self.step):
+            self.intervention.autocast(self, region)
+        if region._enabled and self._step is not None:
+            self._step.autocast[dtype_name(region.fast_dtype)] = None
+
+    def _note_ambient_autocast(self, step: OpenStep) -> None:
+        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+        if device == "cuda" and torch.is_autocast_enabled():
+            step.autocast[dtype_name(torch.get_autocast_gpu_dtype())] = None
+        elif device == "cpu" and torch._C._is_any_autocast_enabled():
+            step.autocast[dtype_name(_cpu_autocast_dtype())] = None
+
+    # --- backward -------------------------------------------------------------------------------
+
+    def loss_scaled(self, plain: torch.Tensor, scaled: torch.Tensor) -> None:
+        """A gradient scaler has multiplied a loss."""
+        self._scaled[id(scaled)] = (scaled, plain.detach())
+
+    def backward_begins(self, tensors: list[torch.Tensor]) -> None:
+        """A real backward begins: the micro-batch is complete."""
+        self._roll()
+        if not self.writer.is_open and tensors:
+            self._open(tensors[0].device)
+        micro = self._current_micro()
+        micro.loss = self._loss_of(tensors)
+        micro.release()
+        self._scaled.clear()
+
+    def backward_ended(self) -> None:
+        """The gradients of one micro-batch have been added."""
+        micro, step = self._current_micro(), self._current_step()
+        step.micros.append(micro)
+        self._micro = None
+        if step.watch is not None:
+            step.watch.detach()
+        if self.intervention:
+            self.intervention.after_backward(self, micro)
+
+    def backward_failed(self) -> None:
+        """The backward raised: what arrived for it belongs to no step."""
+        self._micro = None
+
+    def _loss_of(self, tensors: list[torch.Tensor]) -> Optional[torch.Tensor]:
+        scalars = []
+        for tensor in tensors:
+            if tensor.numel() == 1:
+                known = self._scaled.get(id(tensor))
+                plain = known[1] if known is not None and known[0] is tensor else tensor.detach()
+                scalars.append(plain.reshape(()).to(torch.float64).clone())
+        return sum(scalars[1:], scalars[0]) if scalars else None
+
+    # --- update ---------------------------------------------------------------------------------
+
+    def clipping(self, params: list[torch.Tensor], max_norm: float, total: Optional[torch.Tensor], is_l2: bool) -> None:
+        """Gradients are about to be scaled down to `max_norm`; `total` is their norm where torch has it already."""
+        step = self._current_step()
+        key = (len(params), id(params[0]) if params else 0)
+        if key in step.clips:
+            step.clips[key].max_norm = min(step.clips[key].max_norm, float(max_norm))
+            return
+        self._print_gradients(step)
+        grads = [param.grad for param in params if param.grad is not None]
+        if total is not None and is_l2 and total.device.type == "cpu" and bool(torch.isfinite(total)):
+            step.clips[key] = Clip(float(max_norm), total.detach(), torch.zeros(()))
+            return
+        norms = tensor_norms(grads)
+        if norms is not None:
+            bad = num_nonfinite(norms)
+            norm = total.detach() if total is not None and is_l2 else total_of(norms)
+            step.clips[key] = Clip(float(max_norm), norm, bad)  # type: ignore[arg-type]
+
+    def clip_norm(self, max_norm: float) -> float:
+        """The norm to clip to: the script's, or the intervention's."""
+        if self.intervention is None or not self.intervention.acts_on(self.step):
+            return max_norm
+        return self.intervention.clip_norm(self, max_norm)
+
+    def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gradients are final; with a closure this comes after the closure has run."""
+        step = self._current_step()
+        self.state.note_optimizer(optimizer)
+        update = step.update(optimizer)
+        self._first_update()
+        self._print_gradients(step)
+        grads = gradients(optimizer)
+        update.is_withheld = not grads
+        if not step.clips:
+            self._measure_gradients(optimizer, grads, step)
+        found_inf = getattr(optimizer, "found_inf", None)
+        update.found_inf = found_inf.detach().clone() if isinstance(found_inf, torch.Tensor) else None
+        if self.plan.is_trial:
+            self._copies.setdefault(id(optimizer), ParameterCopy()).take(optimizer)
+        if self.intervention and self.intervention.acts_on(step.number):
+            self.intervention.before_update(self, optimizer)
+
+    def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer has returned."""
+        step = self._current_step()
+        update = step.update(optimizer)
+        update.lr = _learning_rates(optimizer)
+        step.param_dtypes = step.param_dtypes or _dtypes(optimizer)
+        if self.plan.is_trial:
+            update.moved = self._copies[id(optimizer)].moved() if id(optimizer) in self._copies else None
+            params = [param for group in optimizer.param_groups for param in group["params"]]
+            update.size = total_of(tensor_norms(params))
+        if self.intervention and self.intervention.acts_on(step.number):
+            self.intervention.after_update(self, optimizer)
+            update.is_withheld = update.is_withheld or self.intervention.withholds(step.number)
+        self._scaler_steps += 1
+        step.mark_stepped()
+
+    def scaler_step_begins(self, scale: Optional[torch.Tensor]) -> int:
+        """A gradient scaler is about to step; answers a mark for `scaler_step_ended`."""
+        step = self._current_step()
+        step.loss_scale = scale.detach().clone() if isinstance(scale, torch.Tensor) else None
+        return self._scaler_steps
+
+    def scaler_step_ended(self, optimizer: torch.optim.Optimizer, mark: int) -> None:
+        """The scaler has returned: where the optimizer did not run, this attempt was withheld."""
+        if self._scaler_steps != mark:
+            return
+        step = self._current_step()
+        self.state.note_optimizer(optimizer)
+        update = step.update(optimizer)
+        update.is_withheld = True
+        update.lr = _learning_rates(optimizer)
+        step.param_dtypes = step.param_dtypes or _dtypes(optimizer)
+        if self.plan.is_trial:
+            update.moved = torch.zeros(())
+        if not step.clips:
+            self._measure_gradients(optimizer, gradients(optimizer), step)
+        step.mark_stepped()
+
+    def _measure_gradients(self, optimizer: torch.optim.Optimizer, grads: list[torch.Tensor], step: OpenStep) -> None:
+        norms = tensor_norms(grads)
+        scale = getattr(optimizer, "grad_scale", None)
+        if norms is not None and isinstance(scale, torch.Tensor):
+            norms = norms / scale.to(norms.device)
+        update = step.update(optimizer)
+        update.norm, update.nonfinite = total_of(norms), num_nonfinite(norms)
+
+    def _first_update(self) -> None:
+        if self._has_updated:
+            return
+        self._has_updated = True
+        if self.intervention:
+            self.intervention.before_first_update(self)
+        self.writer.write("kernels", kernels=kernel_flags(), optimizers=optimizer_lines(self.optimizers()))
+        if self.plan.first_step in self.plan.fingerprint_steps:
+            self._print_state(self.plan.first_step, self._buffers or [])
+            self._buffers = None
+
+    # --- the end of a step ----------------------------------------------------------------------
+
+    def _roll(self) -> None:
+        """Close a step that has been attempted; after the window's last one, leave."""
+        if self.window.is_complete:
+            self.window.leave()
+        if self._step is None or not self._step.is_stepped:
+            return
+        self._close()
+        if self.plan.stop_after is not None and self.step > self.plan.stop_after:
+            self._end("window-complete")
+            self.window.leave()
+
+    def finish(self) -> None:
+        """The interpreter is about to exit."""
+        if self.is_off or not self.writer.is_open or os.getpid() != self.writer.pid or self.window.is_complete:
+            return
+        if self._step is not None and self._step.is_stepped:
+            self._close()
+        done = self.plan.stop_after is not None and self.step > self.plan.stop_after
+        self._end("window-complete" if done else "exited")
+
+    def _end(self, reason: str) -> None:
+        self._queue.drain(everything=True)
+        self.writer.write("end", reason=reason, steps=self.num_steps)
+
+    def _close(self) -> None:
+        step, self._step = self._step, None
+        assert step is not None
+        self._last_end = step.ended
+        self._previous_micros = len(step.micros)
+        if self.intervention:
+            self.intervention.after_step(self)
+        self.num_steps += 1
+        line = StepLine(step)
+        readback = Readback(lambda: self._write_step(step, line))
+        readback.copies = [] if line.copy is None else [line.copy]
+        readback.copies += [site.copy for micro in step.micros for site in micro.sites if site.copy is not None]
+        self._queue.add(readback, now=self.plan.is_trial)
+        if step.number in self.plan.fingerprint_steps and step.number != self.plan.first_step:
+            self._print_state(step.number, buffer_prints(self.state))
+
+    def _write_step(self, step: OpenStep, line: StepLine) -> None:
+        self.writer.write("step", **line.keys())
+        if any(micro.keep for micro in step.micros):
+            self._save_batches(step)
+        if step.watch is not None:
+            self.writer.write("modules", step=step.number, **step.watch.facts())
+
+    def _save_batches(self, step: OpenStep) -> None:
+        paths = []
+        for micro in step.micros:
+            relative = f"batches/step{step.number:08d}-micro{micro.index:03d}-rank{self.rank:05d}.pt"
+            paths.append(os.path.join(self.plan.out, relative))
+            micro.save(paths[-1])
+            self.writer.write(
+                "batch", step=step.number, micro=micro.index, digest=micro.digest(), path=relative,
+                samples=micro.num_samples(),
+            )  # fmt: skip
+        if self.plan.keep_batches and step.number not in self.plan.capture_steps:
+            self._kept.append(paths)
+            for old in self._kept[: -self.plan.keep_batches]:
+                for path in old:
+                    os.unlink(path)
+            del self._kept[: -self.plan.keep_batches]
+
+    def _print_state(self, step: int, buffers: list[dict[str, Any]]) -> None:
+        tensors = parameter_prints(self.state) + buffers + moment_prints(self.state)
+        self.writer.write("fingerprint", step=step, tensors=tensors)
+
+    def _print_gradients(self, step: OpenStep) -> None:
+        if step.number in self.plan.gradient_steps and not step.clips and not any(u.lr for u in step.updates.values()):
+            self.writer.write("fingerprint", step=step.number, tensors=gradient_prints(self.state))
+
+    # --- small parts ----------------------------------------------------------------------------
+
+    def _open(self, device: torch.device) -> None:
+        self.rank, _ = rank_and_world()
+        self.writer.open(self.rank, process_facts(device, self.first_step))
+
+    def _current_step(self) -> OpenStep:
+        if self._step is None:
+            self._step = OpenStep(self.step, time.perf_counter() if self._last_end is None else self._last_end)
+        return self._step
+
+    def _current_micro(self) -> MicroBatch:
+        if self._micro is None:
+            step = self._current_step()
+            keep = step.number in self.plan.capture_steps or self.plan.keep_batches > 0
+            self._micro = MicroBatch(len(step.micros), keep)
+        return self._micro
+
+
+def _learning_rates(optimizer: torch.optim.Optimizer) -> list[Any]:
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return [
+        rate.detach().clone() if isinstance(rate, torch.Tensor) else float(rate) for rate in rates if rate is not None
+    ]
+
+
+def _dtypes(optimizer: torch.optim.Optimizer) -> str:
+    dtypes = {param.dtype: None for group in optimizer.param_groups for param in group["params"]}
+    return "+".join(sorted(dtype_name(dtype) for dtype in dtypes))
+
+
+def _cpu_autocast_dtype() -> torch.dtype:
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype("cpu")
+    return torch.get_autocast_cpu_dtype()
