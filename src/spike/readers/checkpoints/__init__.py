@@ -1,1 +1,106 @@
-"""One file a checkpoint layout, each exporting READER."""
+"""Which checkpoints does a run have, what is in them, and can they be trusted? One file a layout, found by scanning.
+
+Reads only: nothing that a checkpoint contains is ever run, and nothing is written but a donor file on request.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from spike.domain.checkpoint import Checkpoint, CheckpointScan
+from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
+from spike.readers.checkpoints.contract import CheckpointReader, Damaged, LazyTensor, OnBytes
+
+__all__ = [
+    "CheckpointReader",
+    "Damaged",
+    "LazyTensor",
+    "find_checkpoints",
+    "inspect_checkpoint",
+    "lazy_tensors",
+    "readers",
+    "scan_checkpoint",
+    "write_donor",
+]
+
+
+@cache
+def readers() -> tuple[CheckpointReader, ...]:
+    """Every layout of this folder, the most specific first. Raises `SpikeError` naming a file that is broken."""
+    found: list[CheckpointReader] = []
+    for module in pkgutil.iter_modules(__path__):
+        if module.name.startswith("_") or module.name == "contract":
+            continue
+        try:
+            found.append(importlib.import_module(f"{__name__}.{module.name}").READER)
+        except Exception as error:
+            raise SpikeError(
+                f"checkpoint layout {module.name!r} cannot be used: {type(error).__name__}: {error}",
+                hint=f"fix or remove readers/checkpoints/{module.name}.py",
+                exit_code=ExitCode.BUG,
+            ) from error
+    return tuple(sorted(found, key=lambda reader: (-reader.specificity, reader.layout)))
+
+
+def reader_of(layout: str) -> CheckpointReader:
+    """The reader of a layout by name; raises `SpikeError` for one that is not there."""
+    for reader in readers():
+        if reader.layout == layout:
+            return reader
+    raise SpikeError(f"no reader for the checkpoint layout {layout!r}", hint="spike show formats")
+
+
+def find_checkpoints(root: Path, pattern: str = "") -> tuple[Checkpoint, ...]:
+    """Every checkpoint below `root`, sorted by step; those without one first, by time.
+
+    `pattern` is relative to `root` with `{step}` for digits, zero-padded or not ("out/step-{step}/state.pt"), and
+    shell wildcards within a name; "" recognises layouts below `root`, to a bounded depth. Damaged ones are in the
+    answer with their verdict. Raises `SpikeError` for a pattern that cannot be one.
+    """
+    from spike.readers.checkpoints import _find
+
+    return _find.find(root, pattern)
+
+
+def inspect_checkpoint(path: Path) -> Checkpoint:
+    """What is in one checkpoint, without tensor bytes. Raises `InputUnreadable` where no layout knows the path."""
+    from spike.readers.checkpoints import _find
+
+    return _find.inspect(path)
+
+
+def lazy_tensors(checkpoint: Checkpoint) -> Iterator[LazyTensor]:
+    """Every tensor of a checkpoint, unread. Raises `Damaged` where its index cannot be believed."""
+    yield from reader_of(checkpoint.layout).tensors(Path(checkpoint.path))
+
+
+def scan_checkpoint(checkpoint: Checkpoint, on_bytes: OnBytes | None = None) -> CheckpointScan:
+    """Read every byte once: digest and statistics of each tensor, and every checksum compared.
+
+    Whatever cannot be read is in `unreadable`; only an empty `unreadable` makes a scan clean.
+    """
+    from spike.readers.checkpoints import _scan
+
+    path = Path(checkpoint.path)
+    try:
+        reader = reader_of(checkpoint.layout)
+        result = _scan.scan_tensors(reader.tensors(path), on_bytes)
+        result.unreadable += reader.finish(path, result.checked)
+    except (InputUnreadable, OSError) as error:
+        return CheckpointScan(checkpoint.path, (), ((path.name, str(error)),))
+    return CheckpointScan(checkpoint.path, tuple(result.facts), tuple(dict.fromkeys(result.unreadable)))
+
+
+def write_donor(checkpoint: Checkpoint, path: Path, *, parameters: bool, moments: bool) -> None:
+    """Write the state that an intervention puts into a live process, as a torch file loadable with weights_only.
+
+    {"schema": "spike.donor/1", "parameters": {name: tensor}, "moments": {index: {key: tensor}}}; `parameters` and
+    `moments` say which of the two is filled. Raises `InputUnreadable` where a tensor cannot be read.
+    """
+    from spike.readers.checkpoints import _donor
+
+    _donor.write(lazy_tensors(checkpoint), path, parameters=parameters, moments=moments)

@@ -1,0 +1,196 @@
+"""What do several files say together? The parts of a checkpoint directory, read one by one and merged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spike.domain.checkpoint import Integrity, Role
+from spike.domain.errors import InputUnreadable
+from spike.readers.checkpoints._contents import Contents, flatten, interpret, number
+from spike.readers.checkpoints._safetensors_file import read_safetensors
+from spike.readers.checkpoints._torch_file import TorchFile, is_legacy, read_legacy_file, read_torch_file
+from spike.readers.checkpoints._zip import Archive, mismatches
+from spike.readers.checkpoints.contract import Checked, Damaged
+
+TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
+NO_CHECKSUM = "safetensors has no checksum: whole in structure, its content cannot be verified"
+MAX_JSON = 256 << 20
+
+_MODEL = re.compile(r"^(pytorch_model|model|adapter_model|weights|state_dict|ema|net|module)([._-]|$)")
+_OPTIMIZER = re.compile(r"optim")
+_SCHEDULER = re.compile(r"sched")
+_SCALER = re.compile(r"scaler")
+_RNG = re.compile(r"rng|random_?states?")
+_SHARD = re.compile(r"-(\d+)-of-(\d+)\.(safetensors|bin)$")
+_CURSOR = re.compile(r"sampler|data_?loader|dl_state")
+
+
+@dataclass(slots=True)
+class Parts:
+    """Everything read so far from one directory."""
+
+    root: Path
+    contents: Contents = field(default_factory=Contents)
+    damages: list[Damaged] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    foreign: set[str] = field(default_factory=set)
+    archives: list[tuple[str, Archive]] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    """Files that were understood, relative POSIX."""
+
+    def damage(self) -> Damaged | None:
+        """The worst damage: what is certainly broken before what merely cannot be verified."""
+        order = [Integrity.CORRUPT, Integrity.OVERWRITTEN, Integrity.TORN, Integrity.UNVERIFIABLE]
+        return min(self.damages, key=lambda d: order.index(d.integrity), default=None)
+
+    def name(self, path: Path) -> str:
+        """The file's name inside the checkpoint."""
+        return path.relative_to(self.root).as_posix()
+
+    def add(self, path: Path) -> None:
+        """Read one file of a kind that its name tells; damage is remembered, not raised."""
+        self.used.add(self.name(path))
+        try:
+            if path.suffix == ".safetensors":
+                self.add_safetensors(path)
+            else:
+                self.add_torch(path)
+        except InputUnreadable as error:
+            damage = error if isinstance(error, Damaged) else Damaged(error.message, Integrity.CORRUPT)
+            self.damages.append(damage)
+
+    def add_safetensors(self, path: Path, role: Role = Role.PARAMETER) -> None:
+        """Tensors of a safetensors file."""
+        file = read_safetensors(path)
+        self.contents.tensors += file.tensors(role, self.name(path))
+        if NO_CHECKSUM not in self.notes:
+            self.notes.append(NO_CHECKSUM)
+
+    def add_torch(self, path: Path) -> TorchFile:
+        """Objects of a torch file, understood by its name and its shape."""
+        file = read_legacy_file(path) if is_legacy(path) else read_torch_file(path)
+        self.foreign.update(file.foreign)
+        if file.archive is not None:
+            self.archives.append((self.name(path), file.archive))
+        if file.archive is None or not file.archive.has_checksums:
+            self.damages.append(Damaged(f"{path.name}: structurally whole, but it has no CRCs", Integrity.UNVERIFIABLE))
+        self._understand(path, file)
+        return file
+
+    def _understand(self, path: Path, file: TorchFile) -> None:
+        stem, name, contents = path.stem.lower(), self.name(path), self.contents
+        role = Role.OTHER
+        if _RNG.search(stem):
+            contents.present.add("rng")
+        elif _CURSOR.search(stem):
+            contents.present.add("data-cursor")
+        elif _SCHEDULER.search(stem):
+            contents.present.add("scheduler")
+            _numbers(contents, "scheduler", file.value)
+        elif _SCALER.search(stem):
+            contents.present.add("scaler")
+            _numbers(contents, "scaler", file.value)
+        else:
+            part = interpret(file, name)
+            if _MODEL.match(stem) is None and not _OPTIMIZER.search(stem) and "rank" not in stem:
+                part.tensors = [t for t in part.tensors if t.role is not Role.OTHER] or part.tensors
+            contents.merge(part)
+            return
+        contents.merge(interpret(file, name, role=role))
+
+    def add_json(self, path: Path, prefix: str) -> dict[str, Any]:
+        """A JSON file's settings under `prefix`; an empty mapping where it cannot be read (damage remembered)."""
+        self.used.add(self.name(path))
+        try:
+            value = read_json(path)
+        except Damaged as damage:
+            self.damages.append(damage)
+            return {}
+        self.contents.config |= dict(flatten(value, prefix))
+        return value
+
+    def mismatches(self, checked: Checked) -> Iterator[tuple[str, str]]:
+        """Members of all archives that do not match their CRCs."""
+        for name, archive in self.archives:
+            yield from mismatches(archive, checked, name)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; raises `Damaged` where there is none. NaN and Infinity are accepted, as trainers write them."""
+    try:
+        if path.stat().st_size > MAX_JSON:
+            raise Damaged(f"{path.name}: {path.stat().st_size:,} bytes of JSON", Integrity.UNVERIFIABLE)
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise Damaged(f"{path.name}: {error.strerror or error}", Integrity.TORN) from error
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path.name}: no whole JSON ({str(error)[:120]})", Integrity.TORN) from error
+    if not isinstance(value, dict):
+        raise Damaged(f"{path.name}: its JSON is no object", Integrity.CORRUPT)
+    return value
+
+
+def check_ranks(parts: Parts, names: Iterable[str], pattern: re.Pattern[str], what: str) -> None:
+    """Remember damage where the numbered per-rank files leave a gap."""
+    ranks = sorted(int(match[1]) for name in names if (match := pattern.search(name)))
+    absent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if ranks else []
+    if absent:
+        listed = ", ".join(map(str, absent[:8]))
+        parts.damages.append(Damaged(f"{what} of rank {listed} are missing", Integrity.TORN))
+
+
+def check_shards(parts: Parts, path: Path, names: set[str]) -> None:
+    """Remember damage where shards are missing that the index or the numbering announces."""
+    expected = {name for name in names if _SHARD.search(name)}
+    for name in list(expected):
+        match = _SHARD.search(name)
+        assert match is not None
+        stem = name[: match.start()]
+        digits = len(match[1])
+        expected |= {
+            f"{stem}-{k:0{digits}d}-of-{match[2]}.{match[3]}" for k in range(1, min(int(match[2]), 10_000) + 1)
+        }
+    for name in sorted(names):
+        if name.endswith(".index.json"):
+            parts.used.add(name)
+            try:
+                weights = read_json(path / name).get("weight_map")
+            except Damaged as damage:
+                parts.damages.append(damage)
+                continue
+            if isinstance(weights, dict):
+                expected |= {str(file) for file in weights.values()}
+                _check_index(parts, weights)
+    absent = sorted(expected - names)
+    if absent:
+        parts.damages.append(
+            Damaged(f"{len(absent)} of {len(expected)} shards are missing: {', '.join(absent[:3])}", Integrity.TORN)
+        )
+
+
+def _check_index(parts: Parts, weights: dict[str, Any]) -> None:
+    held = {tensor.name for tensor in parts.contents.tensors}
+    lost = sorted(set(weights) - held)
+    if lost and not parts.damages:
+        parts.damages.append(
+            Damaged(f"{len(lost)} tensors of the index are in no shard: {', '.join(lost[:3])}", Integrity.TORN)
+        )
+
+
+def _numbers(contents: Contents, prefix: str, value: Any) -> None:
+    if isinstance(value, list) and value:
+        value = value[0]
+    if not isinstance(value, dict):
+        return
+    for key, inner in value.items():
+        several = inner if isinstance(inner, list) and len(inner) <= 64 else [inner]
+        for place, item in enumerate(several):
+            amount = number(item)
+            if amount is not None:
+                suffix = f".{place}" if isinstance(inner, list) else ""
+                contents.scalars[f"{prefix}.{key}{suffix}"] = amount

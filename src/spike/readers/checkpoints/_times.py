@@ -1,0 +1,70 @@
+"""Was a checkpoint saved over in place? What the times of its files say, and what they cannot say.
+
+A save writes its marker last. A data file that is newer than the marker was written again afterwards, or the
+directory was copied without its times. The two differ in when the file was born: torch opens an existing file for
+writing and keeps the inode, so an overwritten file was born before the marker was written; a copy was born later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from spike.domain.checkpoint import Integrity
+from spike.readers.checkpoints.contract import Damaged
+
+SLACK_NS = 2_000_000_000
+"""Copies of small directories finish within this; two saves of one step never do."""
+
+_AT_FDCWD = -100
+_STATX_BTIME = 0x800
+_STATX_BYTES = 256
+_MASK_AT, _BTIME_AT = 0, 80
+"""Offsets of stx_mask and stx_btime in struct statx, linux/stat.h."""
+
+
+def saved_over(marker: Path, files: Iterable[Path]) -> tuple[Damaged | None, str]:
+    """(damage, note): the damage where a file was overwritten after `marker`, else a note on odd times, else "".
+
+    `marker` is the file that the save writes last.
+    """
+    written = marker.stat().st_mtime_ns
+    for file in sorted(files):
+        if file.stat().st_mtime_ns <= written + SLACK_NS:
+            continue
+        born = birth_ns(file)
+        if born is None or born < written:
+            why = f"{file.name}: written again after {marker.name}, which a save writes last"
+            return Damaged(why + ": a later save into this directory was cut off", Integrity.OVERWRITTEN), ""
+        return None, f"{file.name} is newer than {marker.name}: the directory was copied without its times"
+    return None, ""
+
+
+def birth_ns(path: Path) -> int | None:
+    """When the file's inode was made, Unix nanoseconds; None where the system does not tell."""
+    statx = _statx()
+    if statx is None:
+        return None
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    if statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, buffer) != 0:
+        return None
+    (mask,) = struct.unpack_from("<I", buffer.raw, _MASK_AT)
+    if not mask & _STATX_BTIME:
+        return None
+    seconds, nanoseconds = struct.unpack_from("<qI", buffer.raw, _BTIME_AT)
+    return int(seconds * 1_000_000_000 + nanoseconds)
+
+
+@cache
+def _statx() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).statx
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p]
+    return function
