@@ -1,0 +1,317 @@
+"""How can a command write wherever it likes and change nothing? Overlays over the real paths, in private mounts.
+
+Every mount of the namespace becomes read-only; then each directory that a training command may want to write to
+gets an overlay at its own path, whose writes land in the trial's scratch. An overlay whose lower directory
+contains the scratch itself is refused by the kernel, so for those the writes land in a bounded memory file system.
+Nothing is ever unmounted: the namespace, and all of this with it, ends with its last process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spike.lab.guards import kernel
+from spike.lab.guards.entry import Entry
+
+MEMORY_FRACTION = 0.25
+MEMORY_CEILING_BYTES = 8 << 30
+"""Stray writes outside the run share the memory of the training; more than this is a wrong command."""
+
+_SYSTEM = frozenset(
+    {"bin", "boot", "dev", "efi", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr"}
+)
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "9p", "autofs", "afs"})
+_LIVE = ("/dev", "/proc", "/sys")
+_EXTRAS_ROOT = (",redirect_dir=on,volatile", ",volatile", "")
+_EXTRAS_USER = (",userxattr,volatile", ",userxattr", "")
+
+
+@dataclass(slots=True)
+class _Layer:
+    """One overlay to be: the real directory, held open so that later mounts cannot hide it."""
+
+    root: str
+    fd: int
+    number: int
+    in_memory: bool
+    edited: bool = False
+    nested: list[tuple[str, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWrites:
+    """Where the writes below `root` lie while the namespace lives."""
+
+    root: str
+    upper: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """What the namespace looks like now."""
+
+    memory: tuple[MemoryWrites, ...]
+    scratch: str
+    """A path of the scratch directory that still works in here."""
+    notes: tuple[str, ...]
+
+
+def is_below(path: str, root: str) -> bool:
+    """True where `path` is `root` or lies inside it; both absolute and normalised."""
+    return root == "/" or path == root or path.startswith(root + "/")
+
+
+def stray_roots(mounts: tuple[kernel.MountPoint, ...], top_level: list[str], wanted: tuple[str, ...]) -> list[str]:
+    """Directories outside the run that become copy-on-write, so that a stray output path neither fails nor counts.
+
+    A top-level directory without mounts inside; else the innermost mounts below it, since an unprivileged
+    namespace cannot overlay a directory that has mounts inside. Network mounts that hold none of `wanted` are
+    left alone (read-only): looking them up can hang on a server that is gone.
+    """
+    remote = {m.path for m in mounts if m.kind in _NETWORK and not any(is_below(w, m.path) for w in wanted)}
+    paths = {m.path for m in mounts}
+    roots = []
+    for directory in top_level:
+        inner = [path for path in paths if is_below(path, directory)]
+        strict = [path for path in inner if path != directory]
+        if not strict:
+            roots.append(directory)
+            continue
+        roots += [path for path in inner if not any(is_below(o, path) for o in inner if o != path)]
+    return sorted(root for root in roots if root not in remote)
+
+
+def _top_level() -> list[str]:
+    return [e.path for e in os.scandir("/") if e.name not in _SYSTEM and e.is_dir(follow_symlinks=False)]
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_DIRECTORY)
+
+
+def _by_fd(fd: int) -> str:
+    return f"/proc/self/fd/{fd}"
+
+
+def _layers(entry: Entry, mounts: tuple[kernel.MountPoint, ...]) -> Iterator[_Layer]:
+    strays = stray_roots(mounts, _top_level(), (*entry.roots, *entry.soft_roots))
+    for number, root in enumerate(sorted({*strays, *entry.roots, *entry.soft_roots})):
+        try:
+            fd = _open(root)
+        except OSError:
+            if root in entry.roots:
+                raise
+            continue
+        layer = _Layer(root, fd, number, in_memory=is_below(entry.scratch, root))
+        for inner in mounts:
+            if root in entry.roots and inner.path != root and is_below(inner.path, root):
+                layer.nested.append((inner.path, os.open(inner.path, os.O_PATH)))
+        yield layer
+
+
+def _owner(layers: list[_Layer], path: str) -> _Layer | None:
+    """The innermost overlay that `path` falls into."""
+    inside = [layer for layer in layers if is_below(path, layer.root)]
+    return max(inside, key=lambda layer: len(layer.root), default=None)
+
+
+def _mirror(real: str, copy: str) -> None:
+    """Give `copy` the mode, owner and times of `real`, as far as this user may."""
+    facts = os.stat(real)  # noqa: PTH116 - descriptors' paths under /proc, followed on purpose
+    with contextlib.suppress(OSError):
+        os.chown(copy, facts.st_uid, facts.st_gid)
+    with contextlib.suppress(OSError):
+        Path(copy).chmod(facts.st_mode & 0o7777)
+    os.utime(copy, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def _link(source: str, target: str) -> None:
+    """The same bytes below a lower layer: a hard link costs nothing, and overlayfs never writes to lower layers."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _put(layer: _Layer, base: str, source: str, destination: str) -> None:
+    """`source`, file or tree, into the edit layer at the place of `destination`."""
+    edits = Path(base) / str(layer.number) / "layer"
+    relative = Path(destination).relative_to(layer.root)
+    target = edits / relative
+    missing = [p for p in (target, *target.parents) if p != edits and edits in p.parents]
+    for parent in reversed([p for p in missing if p != target]):
+        if not parent.is_dir():
+            parent.mkdir()
+            real = Path(layer.root) / parent.relative_to(edits)
+            if real.is_dir():
+                _mirror(str(real), str(parent))
+    if Path(source).is_dir() and not Path(source).is_symlink():
+        _put_tree(Path(source), target, Path(destination))
+    else:
+        target.unlink(missing_ok=True)
+        _link(source, str(target))
+
+
+def _put_tree(source: Path, target: Path, real: Path) -> None:
+    target.mkdir(exist_ok=True)
+    for child in sorted(source.iterdir()):
+        if child.is_dir() and not child.is_symlink():
+            _put_tree(child, target / child.name, real / child.name)
+        else:
+            (target / child.name).unlink(missing_ok=True)
+            _link(str(child), str(target / child.name))
+    _mirror(str(real if real.is_dir() else source), str(target))
+
+
+def _files(source: str, destination: str) -> Iterator[tuple[str, str]]:
+    """Every file of a tree with its own destination: an inner overlay may own some of them."""
+    for directory, folders, names in os.walk(source):
+        links = [name for name in folders if Path(directory, name).is_symlink()]
+        for name in (*names, *links):
+            path = Path(directory) / name
+            yield str(path), str(Path(destination) / path.relative_to(source))
+
+
+def _edit(entry: Entry, layers: list[_Layer], base: str, in_memory: bool) -> None:
+    """Fill the edit layers that lie on disk, or those in memory."""
+    files = (pair for source, destination in entry.merge for pair in _files(source, destination))
+    for source, destination in (*files, *entry.place):
+        layer = _owner(layers, destination)
+        if layer is None:
+            raise OSError(f"{destination} lies in no copy-on-write directory")
+        if layer.in_memory is in_memory:
+            layer.edited = True
+            (Path(base) / str(layer.number) / "layer").mkdir(parents=True, exist_ok=True)
+            _put(layer, base, source, destination)
+
+
+def _live_again(mounts: tuple[kernel.MountPoint, ...]) -> None:
+    """Devices, /proc, /sys and shared memory stay as they were."""
+    for point in mounts:
+        if not point.readonly and any(is_below(point.path, live) for live in _LIVE):
+            with contextlib.suppress(OSError):
+                kernel.set_readonly(point.path, False)
+
+
+def _mount_overlay(entry: Entry, layer: _Layer, home: str, edits: str) -> None:
+    """Mount over the real path; OSError of the last attempt where the kernel or the file system refuses."""
+    upper, work = f"{home}/{layer.number}/upper", f"{home}/{layer.number}/work"
+    Path(upper).mkdir(parents=True, exist_ok=True)
+    Path(work).mkdir(exist_ok=True)
+    Path(f"{home}/{layer.number}/root").write_text(layer.root)
+    _mirror(_by_fd(layer.fd), upper)
+    lower = _by_fd(layer.fd)
+    if layer.edited:
+        lower = f"{edits}/{layer.number}/layer:{lower}"
+    extras = _EXTRAS_USER if entry.user_namespace else _EXTRAS_ROOT
+    for extra in extras:
+        try:
+            data = f"lowerdir={lower},upperdir={upper},workdir={work}{extra}"
+            kernel.mount("overlay", layer.root, "overlay", 0, data)
+            return
+        except OSError:
+            if extra == extras[-1]:
+                raise
+
+
+def _cover(entry: Entry, layer: _Layer, disk: str, memory: str) -> tuple[MemoryWrites | None, str]:
+    """One overlay, in memory where disk is refused; (where its writes lie if in memory, a note)."""
+    note = ""
+    edits = memory if layer.in_memory else disk
+    if not layer.in_memory:
+        try:
+            _mount_overlay(entry, layer, disk, edits)
+        except OSError as error:
+            layer.in_memory = True
+            note = f"{layer.root}: writes are kept in memory ({error})"
+    try:
+        if layer.in_memory:
+            _mount_overlay(entry, layer, memory, edits)
+    except OSError as error:
+        if layer.root in entry.roots:
+            raise
+        return None, f"{layer.root}: read-only ({error})"
+    for path, fd in layer.nested:
+        kernel.mount(_by_fd(fd), path, "", kernel.MS_BIND)
+    writes = MemoryWrites(layer.root, f"{memory}/{layer.number}/upper") if layer.in_memory else None
+    return writes, note
+
+
+def _memory_bytes() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(min(total * MEMORY_FRACTION, MEMORY_CEILING_BYTES))
+
+
+def _homes(scratch: str) -> tuple[str, str]:
+    """(writable path of the scratch on disk, path of a memory file system), both immune to later mounts."""
+    kernel.mount(scratch, scratch, "", kernel.MS_BIND)
+    kernel.set_readonly(scratch, False)
+    memory = Path(scratch) / "memory"
+    memory.mkdir(exist_ok=True)
+    disk = _by_fd(_open(scratch))
+    kernel.mount("tmpfs", str(memory), "tmpfs", kernel.MS_NODEV, f"size={_memory_bytes()},mode=0700")
+    return disk, _by_fd(_open(str(memory)))
+
+
+def _clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_extras(source: Path, view: Path) -> None:
+    """What a placed directory must not inherit from the real one below it."""
+    if not view.is_dir() or view.is_symlink():
+        return
+    names = {child.name for child in source.iterdir()} if source.is_dir() else set()
+    for child in sorted(view.iterdir()):
+        if child.name not in names:
+            _clear(child)
+        elif (source / child.name).is_dir():
+            _remove_extras(source / child.name, child)
+
+
+def build(entry: Entry, report: Callable[[str], None]) -> Mounted:
+    """Turn this process's private mount namespace into the view that `entry` describes.
+
+    `report` hears what is being done, for a message where it fails. OSError where the kernel refuses.
+    """
+    kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+    mounts = kernel.mount_points()
+    report("opening the directories")
+    layers = list(_layers(entry, mounts))
+    trial, pins = _open(entry.directory), [(path, _open(path)) for path in entry.readonly]
+    through = [(path, _open(path)) for path in entry.through]
+    report("laying out the files of the trial")
+    _edit(entry, layers, entry.scratch, in_memory=False)
+    report("making the mounts read-only")
+    kernel.set_readonly("/", True, recursive=True)
+    _live_again(mounts)
+    disk, memory = _homes(entry.scratch)
+    _edit(entry, layers, memory, in_memory=True)
+    report("mounting the overlays")
+    covered = [_cover(entry, layer, disk, memory) for layer in layers]
+    for path, fd in (*through, (entry.directory, trial)):
+        kernel.mount(_by_fd(fd), path, "", kernel.MS_BIND)
+        kernel.set_readonly(path, False)
+    for path, fd in pins:
+        kernel.mount(_by_fd(fd), path, "", kernel.MS_BIND)
+    if is_below(entry.scratch, entry.directory):
+        flags = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
+        kernel.mount("tmpfs", entry.scratch, "tmpfs", flags, "size=4k,mode=0500")
+    report("hiding what the trial must not see")
+    for source, destination in entry.place:
+        _remove_extras(Path(source), Path(destination))
+    for path in entry.hide:
+        _clear(Path(path))
+    return Mounted(
+        tuple(writes for writes, _ in covered if writes is not None),
+        disk,
+        tuple(note for _, note in covered if note),
+    )

@@ -1,0 +1,50 @@
+"""Where does a trial find its checkpoint? At its original path wherever possible: scripts read steps from names."""
+
+from __future__ import annotations
+
+import filecmp
+from pathlib import Path
+
+from spike.lab.guards.choice import Guard
+
+
+def placement(original: str, pinned: str, scratch: Path, guard: Guard) -> tuple[tuple[str, str], ...]:
+    """(pinned, original) where the view has to show the pinned bytes at the original path, else nothing.
+
+    Below an overlay hard links make that free on one file system, so it is always done there; where it would
+    cost a copy, only if the original is gone or differs.
+    """
+    if not original or not pinned or original == pinned:
+        return ()
+    if guard is Guard.OVERLAY and _device(Path(pinned)) == _device(scratch) == _device(Path(original).parent):
+        return ((pinned, original),)
+    return () if is_same(Path(original), Path(pinned)) else ((pinned, original),)
+
+
+def _device(path: Path) -> int:
+    try:
+        return path.stat().st_dev
+    except OSError:
+        return -1
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """True where two files or trees have the same names and the same bytes.
+
+    Equal size and time count as equal bytes; a different time makes the bytes be compared.
+    """
+    if one.is_dir() != other.is_dir() or not one.exists():
+        return False
+    if not one.is_dir():
+        return _same_file(one, other)
+    names = [{p.relative_to(root) for p in root.rglob("*") if p.is_file()} for root in (one, other)]
+    return names[0] == names[1] and all(_same_file(one / name, other / name) for name in names[0])
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    left, right = one.stat(), other.stat()
+    if left.st_size != right.st_size:
+        return False
+    if (left.st_dev, left.st_ino) == (right.st_dev, right.st_ino) or left.st_mtime_ns == right.st_mtime_ns:
+        return True
+    return filecmp.cmp(one, other, shallow=False)

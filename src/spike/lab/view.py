@@ -1,0 +1,295 @@
+"""Where does a trial run, and what does it see? The run at its own path, every write caught."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spike.domain.errors import SpikeError
+from spike.domain.run import Run
+from spike.lab import copies
+from spike.lab.guards import audit_hook, collect
+from spike.lab.guards.choice import Guard, Mechanism
+from spike.lab.guards.entry import Entry
+from spike.lab.guards.overlay import is_below
+
+_CACHES = (
+    "XDG_CACHE_HOME",
+    "HF_HOME",
+    "HF_DATASETS_CACHE",
+    "TORCH_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "WANDB_DIR",
+    "TMPDIR",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a trial must be able to see and must not be able to change."""
+
+    run: Run
+    directory: Path
+    """The trial directory: its own output, really writable."""
+    pinned: str = ""
+    """Intact copy of the checkpoint, absolute; read-only for the trial."""
+    place: tuple[tuple[str, str], ...] = ()
+    """(source, destination): destinations become exactly their sources."""
+    merge: tuple[tuple[str, str], ...] = ()
+    """(source tree, destination): files of another code state."""
+    hide: tuple[str, ...] = ()
+    metric_files: tuple[str, ...] = ()
+    """Absolute paths of files and directories that the run logs to."""
+    code_root: str = ""
+    """Root of the code's work tree; "" where the code directory itself is it."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A prepared view: what `enter` needs, and the way from the trial's paths back to the run's."""
+
+    guard: Guard
+    entry: Entry
+    scratch: Path
+    copied: tuple[tuple[str, str], ...] = ()
+    """(real directory, its copy) where the run cannot be seen at its own path."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables that the guard needs in the command's environment."""
+    _before: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def path(self, real: str) -> str:
+        """Where the trial sees this path of the run."""
+        for original, copy in self.copied:
+            if is_below(real, original):
+                return copy + real[len(original) :]
+        return real
+
+    def rewrite(self, text: str) -> str:
+        """A command line or variable with every path of the run replaced by the one that the trial sees."""
+        for original, copy in self.copied:
+            text = copies.replace_path(text, original, copy)
+        return text
+
+    def seen_to_real(self) -> dict[str, str]:
+        """Path prefixes of the view, and what they stand for."""
+        return {copy: original for original, copy in self.copied}
+
+    def written(self) -> Iterator[tuple[Path, str]]:
+        """(file, real path it stands for) of everything metric-like that the trial wrote outside its directory."""
+        names, below = collect.NAMES, self.entry.keep_below
+        if self.copied:
+            for original, copy in self.copied:
+                for path, real in collect.written_files(Path(copy), original, names, below):
+                    if not copies.is_unchanged(path, Path(real)):
+                        yield path, real
+            return
+        for record in sorted(self.scratch.glob("*/root")):
+            yield from collect.written_files(record.parent / "upper", record.read_text(), names, below)
+        yield from collect.written_files(self.scratch / "kept", "/", names, below)
+
+    def changes_outside(self) -> tuple[str, ...]:
+        """Paths of the run that changed while a guard without the kernel's help was active."""
+        return copies.differences(self._before, copies.stat_state(real for real, _ in self.copied))
+
+    def real_text(self, text: str) -> str:
+        """What the trial printed, with the paths of the copy named as the operator knows them."""
+        for original, copy in self.copied:
+            text = text.replace(copy, original)
+        return text
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a scratch tree, including directories that overlayfs left without permissions."""
+    for directory, folders, _ in os.walk(path):
+        for name in folders:
+            inner = Path(directory) / name
+            with contextlib.suppress(OSError):
+                if not inner.is_symlink() and inner.stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                    inner.chmod(0o700)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def scratch_for(directory: Path, run: Run) -> Path:
+    """A directory of this trial for the writes of the view; never inside the run, which would see its own copy.
+
+    SPIKE_SCRATCH names another place, for a file system that overlays cannot write to.
+    """
+    inside = directory / "view"
+    named = os.environ.get("SPIKE_SCRATCH", "")
+    if not named and not is_below(str(directory), run.directory):
+        return inside
+    name = f"spike-{os.getuid()}-{_short(directory)}"
+    for parent in filter(None, (named, tempfile.gettempdir(), "/var/tmp")):
+        place = Path(parent).resolve()
+        if place.is_dir() and os.access(place, os.W_OK) and not is_below(str(place), run.directory):
+            return place / name
+    raise SpikeError(
+        f"the case at {directory} lies inside the run {run.directory}, "
+        "and no other directory can hold a trial's writes",
+        hint="keep cases outside the run (`cases:` in spike.yaml), or set SPIKE_SCRATCH to a directory",
+    )
+
+
+def importable(directory: Path) -> Path:
+    """`directory`, or one elsewhere if its path cannot be an entry of PYTHONPATH."""
+    if os.pathsep not in str(directory):
+        return directory
+    place = Path(tempfile.gettempdir()) / f"spike-path-{os.getuid()}-{_short(directory)}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
+
+
+def _short(directory: Path) -> str:
+    return hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]
+
+
+def prepare(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
+    """The view under this guard. Nothing is mounted yet: that happens in the command's own process."""
+    if mechanism.guard is Guard.OVERLAY:
+        return _overlay(wanted, mechanism, scratch)
+    return _copy(wanted, mechanism, scratch)
+
+
+def _settled(path: str) -> str:
+    """The path with every symbolic link of its parents resolved; its last part is what is placed or hidden."""
+    lexical = Path(os.path.normpath(path))
+    return str(lexical.parent.resolve() / lexical.name)
+
+
+def _existing(path: str) -> str:
+    """The nearest existing directory at or above `path`."""
+    found = Path(path)
+    while not found.is_dir():
+        found = found.parent
+    return str(found.resolve())
+
+
+def _roots(wanted: Wanted) -> tuple[str, ...]:
+    run = wanted.run
+    needed = [run.directory, run.code, run.cwd, wanted.code_root]
+    needed += [str(Path(_settled(path)).parent) for _, path in wanted.place]
+    needed += [str(Path(_settled(path)).parent) for path in wanted.hide]
+    needed += [path if Path(path).is_dir() else str(Path(path).parent) for path in wanted.metric_files]
+    found = {_existing(path) for path in needed if path}
+    return tuple(sorted(_without_inner(found - {"/"}, wanted.directory)))
+
+
+def _without_inner(roots: set[str], directory: Path) -> set[str]:
+    """Drop a root that another one covers already, unless that one can only write to memory."""
+    return {
+        root
+        for root in roots
+        if not any(
+            outer != root
+            and is_below(root, outer)
+            and not is_below(str(directory), outer)
+            and Path(root).stat().st_dev == Path(outer).stat().st_dev
+            for outer in roots
+        )
+    }
+
+
+def _soft_roots(run: Run, roots: tuple[str, ...], directory: Path) -> tuple[str, ...]:
+    """Caches, and directories named in the command: copy-on-write on disk where possible, else read-only."""
+    env = {**os.environ, **dict(run.env)}
+    named = [env[name] for name in _CACHES if env.get(name)]
+    named.append(str(Path(env.get("HOME") or "/") / ".cache"))
+    words = run.launch.replace("=", " ").replace("'", " ").replace('"', " ").split()
+    named += [word for word in words if word.startswith("/")]
+    found = {str(Path(path).resolve()) for path in named if Path(path).is_absolute() and Path(path).is_dir()}
+    return tuple(
+        sorted(
+            path
+            for path in found - {"/"} - set(roots)
+            if not path.startswith(("/dev", "/proc", "/sys", "/usr/", "/etc/"))
+            and not any(is_below(path, root) for root in (*roots, str(directory)))
+        )
+    )
+
+
+def _through() -> tuple[str, ...]:
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    return (str(Path(pipes).resolve()),) if Path(pipes).is_dir() else ()
+
+
+def _writable_anyway(protected: tuple[str, ...]) -> tuple[str, ...]:
+    """Shared directories that commands count on, as long as nothing that must not change lies in them."""
+    shared = ("/dev", "/proc", "/tmp", "/var/tmp", *_through())
+    return tuple(place for place in shared if not any(is_below(path, place) for path in protected))
+
+
+def _overlay(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
+    scratch.mkdir(parents=True, exist_ok=True)
+    roots = _roots(wanted)
+    pinned = Path(wanted.pinned) if wanted.pinned else None
+    entry = Entry(
+        guard=mechanism.guard,
+        parent=0,
+        status_fd=-1,
+        argv=[],
+        cwd=wanted.run.cwd or wanted.run.directory,
+        env={},
+        user_namespace=mechanism.user_namespace,
+        pid_namespace=mechanism.pid_namespace,
+        directory=str(wanted.directory),
+        scratch=str(scratch),
+        roots=roots,
+        soft_roots=_soft_roots(wanted.run, roots, wanted.directory),
+        readonly=(str(pinned if pinned.is_dir() else pinned.parent),) if pinned else (),
+        through=_through(),
+        place=tuple((source, _settled(path)) for source, path in wanted.place),
+        merge=wanted.merge,
+        hide=tuple(_settled(path) for path in wanted.hide),
+        keep=collect.NAMES,
+        keep_below=wanted.metric_files,
+    )
+    return View(Guard.OVERLAY, entry, scratch)
+
+
+def _copy(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
+    scratch.mkdir(parents=True, exist_ok=True)
+    run = wanted.run
+    copied = copies.build(
+        copies.outermost((run.directory, run.code, run.cwd, wanted.code_root)),
+        scratch / "copy",
+        copies.Edits(wanted.place, wanted.merge, wanted.hide),
+        keep_out=(str(wanted.directory), str(scratch)),
+        live=(run.directory, *wanted.metric_files),
+    )
+    temporary = scratch / "tmp"
+    temporary.mkdir(exist_ok=True)
+    before = copies.stat_state(real for real, _ in copied)
+    hook = str(audit_hook.stage(importable(scratch) / "guard"))
+    protected = [*(real for real, _ in copied), *((wanted.pinned,) if wanted.pinned else ())]
+    allowed = [str(wanted.directory), str(scratch)]
+    env = (
+        ("PYTHONPATH", hook),
+        (audit_hook.PROTECTED, json.dumps(protected)),
+        (audit_hook.ALLOWED, json.dumps(allowed)),
+        ("TMPDIR", str(temporary)),
+    )
+    entry = Entry(
+        guard=mechanism.guard,
+        parent=0,
+        status_fd=-1,
+        argv=[],
+        cwd="",
+        env={},
+        directory=str(wanted.directory),
+        scratch=str(scratch),
+        roots=(str(scratch),),
+        through=_writable_anyway((*(real for real, _ in copied), wanted.pinned)),
+        keep_below=wanted.metric_files,
+    )
+    return View(mechanism.guard, entry, scratch, copied, env, before)
