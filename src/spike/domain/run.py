@@ -62,6 +62,10 @@ class Run:
     limits: Limits = field(default_factory=Limits)
     prices: Prices = field(default_factory=Prices)
 
-    def knob(self, intervention: str) -> str | None:
-        """The command's own way to make this change, if the operator named one."""
-        return dict(self.knobs).get(intervention)
+    def knob(self, intervention: str, factor: str = "") -> str | None:
+        """The command's own way to make this change, if the operator named one.
+
+        A knob is named for the intervention ("full-precision") or for the factor that it changes ("learning-rate").
+        """
+        named = dict(self.knobs)
+        return named.get(intervention) or named.get(factor.replace(" ", "-"))

@@ -6,9 +6,12 @@ so the step clock is turned into hours only with a measured time per step, and t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+import numpy as np
 
 from spike.domain.case import CaseFacts
 from spike.domain.incident import Incident
@@ -122,6 +125,42 @@ def last_logged_step(signals: Signals | None) -> int | None:
     """The highest step that any signal was logged for."""
     steps = [int(s.steps.max()) for s in signals.series if s.steps.size] if signals is not None else []
     return max(steps, default=None)
+
+
+_STEP_TIME = re.compile(
+    r"(?:time|elapsed)[ _]*(?:per|/)?[ _]*(?:iteration|iter|step)|(?:step|iter|iteration)[ _]*(?:time|duration|avg)"
+)
+_UNITS = (
+    (re.compile(r"[ _(](?:ms|msec|milliseconds)\)?$"), 1e-3),
+    (re.compile(r"[ _(](?:s|sec|secs|seconds)\)?$"), 1.0),
+)
+
+
+def logged_step_time(signals: Signals | None, before_step: int | None) -> StepTime | None:
+    """The median time per step that the run itself logged before `before_step`, in a column that names its unit.
+
+    A column without a unit is not used: whether `step_time` means seconds or milliseconds is anybody's guess.
+    """
+    for series in signals.series if signals is not None else ():
+        plain = series.name.lower()
+        unit = next((factor for pattern, factor in _UNITS if pattern.search(plain)), None)
+        if unit is None or not _STEP_TIME.search(plain):
+            continue
+        kept = np.isfinite(series.values) & (series.values > 0)
+        if before_step is not None:
+            kept &= series.steps < before_step
+        if kept.any():
+            how = f"median of {series.name!r} over {int(kept.sum()):,} logged steps"
+            return StepTime(float(np.median(series.values[kept])) * unit, "evidence/signals.parquet", how)
+    return None
+
+
+def replayed_step_time(seconds: Sequence[float], source: str) -> StepTime:
+    """The median time per step of a replay; its first step, which pays for the start, is left out."""
+    if len(seconds) < 2:
+        return StepTime(NotMeasured("the run logs no time per step and no replay shows one"))
+    how = f"median of {len(seconds) - 1:,} replayed steps"
+    return StepTime(float(np.median(seconds[1:])), source, how)
 
 
 def seconds_between(earlier: str, later: str) -> float:

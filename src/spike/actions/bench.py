@@ -1,0 +1,217 @@
+"""What do the experiments of one case share? The baseline, its healthy counterpart, donors, suspect steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spike.actions.investigation import Investigation
+from spike.actions.trials import Baseline, Performed, judge, perform
+from spike.casefile.codec import to_payload
+from spike.domain.case import PinnedCheckpoint
+from spike.domain.checkpoint import CheckpointScan
+from spike.domain.licence import judge_licence, step_offset
+from spike.domain.noise import noise_floor
+from spike.domain.signals import Signals
+from spike.domain.trace import CapturedBatch
+from spike.domain.trial import Licence, NoiseFloor, OutcomeKind, TrialResult, TrialSpec
+from spike.readers.checkpoints import inspect_checkpoint, scan_checkpoint
+
+NUM_DONORS = 6
+"""Healthy steps whose batches are kept as control batches."""
+NUM_SUSPECTS = 10
+"""Steps around the onset whose batches are kept for substitution."""
+CLEAN_REPEATS = 2
+"""Repeats made when the incident stays away: one clean replay is an accident, three are a finding."""
+HEALTHY_LEAD = 2
+"""Healthy steps before a transplanted batch, so that its own licence can be checked."""
+
+
+class Unavailable(Exception):
+    """An experiment cannot be set up for this case; the text says why, as a clause."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """The state of the trials of one case, built up as they run. Everything in it can be rebuilt from the case."""
+
+    investigation: Investigation
+    baseline: Baseline
+    licence: Licence
+    replay: TrialResult
+    repeats: tuple[Performed, ...]
+    results: dict[str, TrialResult] = field(default_factory=dict)
+    """By experiment name."""
+    performed: dict[str, Performed] = field(default_factory=dict)
+    healthy: Baseline | None = None
+    """Unchanged trial from an earlier checkpoint, for the healthy-state cells."""
+    suspect_step: int | None = None
+    """Attempted step whose batch is under suspicion, once narrowed."""
+    _scans: dict[str, CheckpointScan] = field(default_factory=dict)
+
+    @property
+    def offset(self) -> int:
+        """Logged step minus attempted step."""
+        return self.baseline.offset
+
+    @property
+    def first_step(self) -> int:
+        """Attempted steps that the last good checkpoint holds."""
+        return self.investigation.last_good.step
+
+    @property
+    def onset(self) -> int:
+        """The onset in attempted steps."""
+        return self.investigation.incident.onset_step - self.offset
+
+    @property
+    def last(self) -> int:
+        """Last judged step, in attempted steps."""
+        return self.investigation.last_step - self.offset
+
+    def suspect_steps(self) -> tuple[int, ...]:
+        """Steps whose inputs could have caused what was seen: from the one before the onset to the end."""
+        if self.suspect_step is not None:
+            return (self.suspect_step,)
+        return tuple(range(max(self.onset - 1, self.first_step + 1), self.last + 1))
+
+    def healthy_steps(self) -> tuple[int, ...]:
+        """Replayed steps before the suspect ones."""
+        return tuple(range(self.first_step + 1, max(self.onset - 1, self.first_step + 1)))
+
+    def donors(self) -> tuple[CapturedBatch, ...]:
+        """Captured batches that are known to be healthy, newest last."""
+        found = [b for b in self.baseline.performed.run.batches if b.step < self.onset - 1]
+        if not found and self.healthy is not None:
+            found = list(self.healthy.performed.run.batches)
+        return tuple(sorted(found, key=lambda b: (b.step, b.rank, b.micro)))
+
+    def suspects(self) -> tuple[CapturedBatch, ...]:
+        """Captured batches of the suspect steps."""
+        wanted = set(self.suspect_steps())
+        return tuple(b for b in self.baseline.performed.run.batches if b.step in wanted)
+
+    def earlier(self) -> PinnedCheckpoint | None:
+        """The newest checkpoint older than the last good one."""
+        return next(iter(self.investigation.case.facts.earlier), None)
+
+    def scan(self, checkpoint: PinnedCheckpoint) -> CheckpointScan:
+        """Digest and statistics of every tensor of a pinned checkpoint; read once."""
+        path = str(self.investigation.pinned_path(checkpoint))
+        if path not in self._scans:
+            self._scans[path] = scan_checkpoint(inspect_checkpoint(Path(path)))
+        return self._scans[path]
+
+    def run(self, experiment: str, spec: TrialSpec, **judging: object) -> TrialResult:
+        """Perform and judge one experiment against the baseline, and remember it under its name."""
+        performed = perform(self.investigation, spec)
+        by_knob = spec.intervention is not None and bool(
+            self.investigation.run.knob(spec.intervention.name, spec.intervention.factor.value)
+        )
+        result = judge(self.investigation, performed, self.baseline, by_knob=by_knob, **judging)  # type: ignore[arg-type]
+        self.results[experiment] = result
+        self.performed[experiment] = performed
+        return result
+
+
+def baseline_spec(investigation: Investigation) -> TrialSpec:
+    """The unchanged trial from the last good checkpoint through the suspect steps."""
+    start, onset = investigation.last_good, investigation.incident.onset_step
+    # The log may count from 0 or 1 and nothing is known about it before the first trial: one step of margin.
+    stop = investigation.last_step + 1
+    suspects = range(max(onset - 2, start.step + 1), min(onset + NUM_SUSPECTS, stop) + 1)
+    donors = range(max(start.step + 1, onset - 2 - NUM_DONORS), max(onset - 2, start.step + 1))
+    return TrialSpec(
+        id="replay",
+        purpose=f"the unchanged command from step {start.step} through step {stop}",
+        checkpoint=start.original,
+        first_step=start.step,
+        stop_after=stop,
+        capture_steps=tuple(sorted({*donors, *suspects})),
+        fingerprint_steps=tuple(sorted({start.step, max(onset - 2, start.step)})),
+        module_steps=tuple(range(max(onset - 1, start.step + 1), min(onset + 2, stop) + 1)),
+        role="baseline",
+    )
+
+
+def repeat_spec(baseline: TrialSpec, number: int) -> TrialSpec:
+    """The same trial again; nothing is captured, everything else is equal."""
+    return TrialSpec(
+        id=f"repeat-{number}",
+        purpose=f"the unchanged trial again ({number}), to measure how far it differs from itself",
+        checkpoint=baseline.checkpoint,
+        first_step=baseline.first_step,
+        stop_after=baseline.stop_after,
+        capture_steps=(-number,),  # no such step: keeps the spec distinct from its siblings
+        fingerprint_steps=baseline.fingerprint_steps,
+        role="repeat",
+    )
+
+
+def open_bench(investigation: Investigation) -> Bench:
+    """Run (or reload) the baseline and its repeats, and judge licence, noise floor and outcome.
+
+    More repeats are made where the first one was not bit-exact, and where the incident stayed away.
+    """
+    spec = baseline_spec(investigation)
+    performed = perform(investigation, spec)
+    runs = [performed]
+    traces = performed.run.traces
+    offset = step_offset(performed.signals, traces[0]) if traces else 0
+    if traces:
+        runs.append(perform(investigation, repeat_spec(spec, 1)))
+    before = investigation.incident.onset_step - offset
+    noise = noise_floor([p.run for p in runs], before_step=before)
+    result = judge(investigation, performed, None)
+    wanted = CLEAN_REPEATS if result.outcome.kind is OutcomeKind.ABSENT else 1
+    if not noise.bit_exact:
+        wanted = max(wanted, investigation.run.limits.repeats)
+    while traces and len(runs) - 1 < wanted:
+        runs.append(perform(investigation, repeat_spec(spec, len(runs))))
+        noise = noise_floor([p.run for p in runs], before_step=before)
+    licence = _licence(investigation, performed.signals, offset, noise)
+    bench = Bench(investigation, Baseline(performed, noise, offset), licence, result, tuple(runs[1:]))
+    bench.results["replay"] = result
+    bench.performed["replay"] = performed
+    payload = {"licence": to_payload(licence), "noise": to_payload(noise), "outcome": to_payload(result.outcome)}
+    investigation.case.write_json("licence.json", {"schema": "spike.licence/1", **payload})
+    return bench
+
+
+def _licence(investigation: Investigation, replayed: Signals, offset: int, noise: NoiseFloor) -> Licence:
+    from dataclasses import replace
+
+    start = investigation.last_good.step
+    found = judge_licence(
+        investigation.record,
+        replayed,
+        first_step=start + offset,
+        onset=investigation.incident.onset_step,
+        noise=noise,
+    )
+    return replace(found, step_offset=offset)
+
+
+def open_healthy(bench: Bench) -> Baseline | None:
+    """The unchanged trial in an earlier, healthy state; None where there is no earlier checkpoint."""
+    start = bench.earlier()
+    if bench.healthy is not None or start is None:
+        return bench.healthy
+    span = max(bench.last - bench.onset, 1)
+    stop = min(start.step + HEALTHY_LEAD + 1 + span, bench.onset - 2)
+    if stop <= start.step + HEALTHY_LEAD:
+        return None
+    spec = TrialSpec(
+        id="healthy-state",
+        purpose=f"the unchanged command in an earlier state, from step {start.step} to step {stop}",
+        checkpoint=start.original,
+        first_step=start.step,
+        stop_after=stop,
+        capture_steps=tuple(range(start.step + 1, min(start.step + NUM_DONORS, stop) + 1)),
+        fingerprint_steps=(start.step,),
+        role="baseline",
+    )
+    performed = perform(bench.investigation, spec)
+    if performed.run.traces:
+        bench.healthy = Baseline(performed, bench.baseline.noise, bench.offset)
+    return bench.healthy

@@ -1,0 +1,241 @@
+"""May the run be resumed with this one change? A longer trial with the remedy, held to the contract."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spike.actions.bench import Bench, Unavailable
+from spike.actions.experiments import prepare
+from spike.actions.investigation import Investigation
+from spike.actions.trials import Performed, judge, perform
+from spike.casefile.codec import from_payload, to_payload
+from spike.domain.case import PinnedCheckpoint
+from spike.domain.conditions import (
+    healthy_steps_match,
+    held_out,
+    load_receipt,
+    loss_on_trend,
+    signature_gone,
+    skip_counters,
+    throughput,
+    update_norm,
+)
+from spike.domain.errors import ExitCode, SpikeError
+from spike.domain.gate import Condition, ConditionState, GateDecision
+from spike.domain.measured import NotMeasured
+from spike.domain.playbook import Playbook, Remedy
+from spike.domain.receipt import load_receipt as compare_receipt
+from spike.domain.signals import LOSS
+from spike.domain.trial import Factor, TrialResult, TrialSpec
+from spike.domain.verdict import Status, Verdict
+
+GATE_STEPS = 24
+"""Steps beyond the judged window that the resumed run must also pass."""
+GATE_SCHEMA = "spike.gate/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The remedy under test."""
+
+    change: str
+    """Intervention that tries it."""
+    do: str
+    because: str
+
+
+def open_gate(
+    bench: Bench,
+    playbooks: Sequence[Playbook],
+    *,
+    change: str = "",
+    waived: Collection[str] = (),
+    operator: str = "",
+) -> GateDecision:
+    """Run the gate trial and decide.
+
+    `change` overrides the remedy that the verdict's playbook prefers; `waived` names conditions that cannot be
+    measured here and that `operator` answers for. A failing condition cannot be waived.
+    """
+    investigation = bench.investigation
+    verdict = _verdict(investigation)
+    chosen = _choose(verdict, playbooks, change)
+    performed, result = _trial(bench, verdict, chosen)
+    conditions = [_cause_known(verdict), *_conditions(bench, performed, result)]
+    extra = next((p.gate for p in playbooks if p.id == verdict.cause), ())
+    names = {c.name for c in conditions}
+    conditions += [
+        Condition(name, ConditionState.NOT_MEASURED, f"the playbook of {verdict.cause} asks for it")
+        for name in extra
+        if name not in names
+    ]
+    conditions = [_waive(c, waived, operator) for c in conditions]
+    decision = GateDecision(
+        is_open=all(c.state is ConditionState.HOLDS or c.waived_by for c in conditions),
+        remedy=chosen.do,
+        conditions=tuple(conditions),
+        causal_note=_causal_note(bench, verdict, chosen, performed),
+        resume_command=_resume_command(investigation, performed.run.spec),
+        rollback_command=_rollback_command(investigation),
+        trials=(performed.id,),
+    )
+    investigation.case.write_json("gate.json", to_payload(decision, schema=GATE_SCHEMA))
+    word = "open" if decision.is_open else "closed"
+    investigation.case.record("gate", f"{word}: {chosen.do}", 0 if decision.is_open else 1, ("gate.json",))
+    return decision
+
+
+def _verdict(investigation: Investigation) -> Verdict:
+    payload = investigation.case.read_json("verdict.json")
+    if payload is None:
+        raise SpikeError("no verdict yet, so there is no remedy to gate", hint="spike bisect")
+    return from_payload(Verdict, payload, schema="spike.verdict/1", source="verdict.json")
+
+
+def _choose(verdict: Verdict, playbooks: Sequence[Playbook], change: str) -> Chosen:
+    if change:
+        return Chosen(change, f"resume with the change {change!r}, chosen by the operator", "chosen by the operator")
+    remedies: tuple[Remedy, ...] = next((p.remedies for p in playbooks if p.id == verdict.cause), ())
+    for remedy in remedies:
+        if remedy.change:
+            return Chosen(remedy.change, remedy.do, remedy.because)
+    if remedies:
+        # A remedy outside the process (another node): the unchanged command must simply hold.
+        return Chosen("", remedies[0].do, remedies[0].because)
+    raise SpikeError(
+        f"the verdict is {verdict.status.value}{f' ({verdict.because})' if verdict.because else ''}, and names no remedy",
+        hint="spike gate --change NAME to test a change of your own, or spike report",
+        exit_code=ExitCode.INCONCLUSIVE,
+    )
+
+
+def _trial(bench: Bench, verdict: Verdict, chosen: Chosen) -> tuple[Performed, TrialResult]:
+    investigation = bench.investigation
+    spec = _spec(bench, verdict, chosen)
+    performed = perform(investigation, spec)
+    by_knob = spec.intervention is not None and bool(
+        investigation.run.knob(spec.intervention.name, spec.intervention.factor.value)
+    )
+    return performed, judge(investigation, performed, bench.baseline, by_knob=by_knob)
+
+
+def _spec(bench: Bench, verdict: Verdict, chosen: Chosen) -> TrialSpec:
+    base = bench.baseline.performed.run.spec
+    stop = base.stop_after + GATE_STEPS
+    purpose = f"resume with one change through step {stop}: {chosen.do}"
+    if not chosen.change:
+        return replace(
+            base, id="gate", purpose=purpose, stop_after=stop, capture_steps=(), module_steps=(), role="gate"
+        )
+    if verdict.step is not None and bench.suspect_step is None:
+        batches = {b.step for b in bench.baseline.performed.run.batches}
+        bench.suspect_step = verdict.step if verdict.step in batches and verdict.where.samples else None
+    try:
+        prepared = prepare(bench, chosen.change)
+    except Unavailable as reason:
+        raise SpikeError(
+            f"the remedy {chosen.change!r} cannot be tried here: {reason}",
+            hint="spike gate --change NAME",
+            exit_code=ExitCode.INCONCLUSIVE,
+        ) from reason
+    return replace(prepared.spec, id=f"gate-{chosen.change}", purpose=purpose, stop_after=stop, role="gate")
+
+
+def _cause_known(verdict: Verdict) -> Condition:
+    match verdict.status:
+        case Status.ESTABLISHED:
+            state, text = ConditionState.HOLDS, f"{verdict.cause} is established: {verdict.because}"
+        case Status.SUPPORTED:
+            state, text = ConditionState.NOT_MEASURED, f"{verdict.cause} is only supported: {verdict.because}"
+        case Status.UNDETERMINED:
+            state, text = ConditionState.NOT_MEASURED, f"no cause is known: {verdict.because}"
+    return Condition("cause-established", state, text, verdict.evidence)
+
+
+def _conditions(bench: Bench, performed: Performed, result: TrialResult) -> list[Condition]:
+    investigation, trial = bench.investigation, performed.id
+    gone = signature_gone(result.outcome, trial)
+    if not performed.run.traces or not bench.baseline.performed.run.traces:
+        return [gone]
+    own, baseline = performed.run.traces[0], bench.baseline.performed.run.traces[0]
+    intervention = performed.run.spec.intervention
+    declared = intervention.steps if intervention is not None and intervention.name == "skip-batch" else ()
+    first = min(intervention.steps, default=own.first_step + 1) if intervention is not None else bench.onset
+    start = next((p for p in _pins(investigation) if p.original == performed.run.spec.checkpoint), None)
+    receipt = (
+        compare_receipt(performed.run.traces, bench.scan(start))
+        if start is not None
+        else NotMeasured("the checkpoint of the gate trial is not pinned in the case")
+    )
+    replaces = intervention is not None and intervention.factor is Factor.OPTIMIZER_STATE
+    before, after = _held_out(performed)
+    return [
+        gone,
+        loss_on_trend(
+            investigation.record.get(LOSS),
+            performed.signals.get(LOSS),
+            investigation.incident,
+            investigation.last_good.step,
+            trial,
+        ),
+        healthy_steps_match(own, baseline, first, bench.baseline.noise, trial),
+        update_norm(own, bench.onset, baseline, trial),
+        throughput(own, baseline, trial),
+        load_receipt(receipt, trial, replaces_moments=replaces),
+        skip_counters(performed.run.traces, declared, trial),
+        held_out(before, after, trial),
+    ]
+
+
+def _pins(investigation: Investigation) -> list[PinnedCheckpoint]:
+    facts = investigation.case.facts
+    return [p for p in (facts.last_good, *facts.earlier) if p is not None]
+
+
+def _held_out(performed: Performed) -> tuple[float | NotMeasured, float | NotMeasured]:
+    """The two held-out numbers that the lab measured inside the trial's view."""
+    from spike.lab.holdout import read_holdout
+
+    return read_holdout(Path(performed.run.directory))
+
+
+def _waive(condition: Condition, waived: Collection[str], operator: str) -> Condition:
+    if condition.name in waived and condition.state is ConditionState.NOT_MEASURED:
+        return replace(condition, waived_by=operator or "unnamed operator")
+    return condition
+
+
+def _causal_note(bench: Bench, verdict: Verdict, chosen: Chosen, performed: Performed) -> str:
+    replayed = bench.baseline.performed.id
+    repeats = ", ".join(p.id for p in bench.repeats)
+    kind = bench.replay.outcome.kind.value
+    parts = [
+        f"From the same checkpoint, the unchanged command gives the incident as {kind} ({replayed}"
+        f"{', again in ' + repeats if repeats else ''}); with this one change it is judged in {performed.id}.",
+        chosen.because.rstrip(".") + ".",
+    ]
+    if verdict.status is Status.ESTABLISHED:
+        parts.append(f"The cause is {verdict.because}.")
+    else:
+        parts.append(f"The cause is {verdict.status.value} only, so a coincidence is not excluded: {verdict.because}.")
+    return " ".join(parts)
+
+
+def _resume_command(investigation: Investigation, spec: TrialSpec) -> str:
+    run = investigation.run
+    line = run.launch.replace("{checkpoint}", shlex.quote(spec.checkpoint))
+    line = line.replace("{workdir}", shlex.quote(run.directory)).replace("{step}", str(spec.first_step))
+    knob = run.knob(spec.intervention.name, spec.intervention.factor.value) if spec.intervention else None
+    if knob and spec.intervention:
+        value = spec.intervention.parameters[0][1] if spec.intervention.parameters else ""
+        line += " " + knob.replace("{value}", str(value))
+    return f"cd {shlex.quote(run.cwd or run.directory)} && {line}"
+
+
+def _rollback_command(investigation: Investigation) -> str:
+    good = investigation.last_good
+    source = shlex.quote(str(investigation.pinned_path(good)))
+    return f"cp -aT --no-preserve=mode {source} {shlex.quote(good.original)}"

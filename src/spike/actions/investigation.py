@@ -1,0 +1,98 @@
+"""What does every trial of a case need to know? The case, its incident, the record, and the steps to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spike.casefile.case import Case
+from spike.casefile.codec import from_payload
+from spike.casefile.signals_store import read_signals
+from spike.domain.case import PinnedCheckpoint
+from spike.domain.errors import ExitCode, SpikeError
+from spike.domain.facts import CheckReport
+from spike.domain.incident import Incident
+from spike.domain.outcome import anomalous_steps
+from spike.domain.run import Run
+from spike.domain.signals import Signals
+
+MAX_WINDOW_STEPS = 32
+"""A trial goes no further than this beyond the onset: enough for a gradient norm that leads the loss by many steps
+to reach its peak, short enough that a dozen trials are affordable."""
+SETTLING_STEPS = 2
+"""Steps after the peak that a trial also runs, so that a one-step spike is judged with its aftermath."""
+
+Talk = Callable[[str], None]
+Steps = Callable[[str, int, int], None]
+"""(trial id, steps done, steps in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Investigation:
+    """One case at work. Ports (`talk`, `on_step`) have silent defaults."""
+
+    case: Case
+    run: Run
+    incident: Incident
+    record: Signals
+    checks: CheckReport | None
+    talk: Talk = lambda _text: None
+    on_step: Steps = lambda _trial, _done, _total: None
+
+    @property
+    def last_good(self) -> PinnedCheckpoint:
+        """The checkpoint that trials start from. Raises `SpikeError` where the case has none."""
+        found = self.case.facts.last_good
+        if found is None:
+            reasons = "; ".join(f"{path}: {reason}" for path, reason in self.case.facts.not_pinned) or "none was found"
+            raise SpikeError(
+                f"no whole, finite checkpoint lies before the onset at step {self.incident.onset_step} ({reasons})",
+                hint="spike report, which says what could not be tested; keep checkpoints longer for the next time",
+                exit_code=ExitCode.INCONCLUSIVE,
+            )
+        return found
+
+    @property
+    def last_step(self) -> int:
+        """Last logged step that trials are judged at: the peak with its aftermath, within bounds and the record."""
+        onset = self.incident.onset_step
+        wanted = max(min(self.incident.peak_step, onset + MAX_WINDOW_STEPS), onset + 1) + SETTLING_STEPS
+        ends = [int(s.steps[-1]) for s in self.record.series if s.steps.size and s.name in ("loss", "grad_norm")]
+        return min(wanted, max(ends, default=wanted))
+
+    def anomalous(self) -> tuple[int, ...]:
+        """Logged steps within the window at which the record is anomalous."""
+        return anomalous_steps(self.incident, self.record, last=self.last_step)
+
+    def pinned_path(self, checkpoint: PinnedCheckpoint) -> Path:
+        """Where the case keeps this checkpoint."""
+        return self.case.path / checkpoint.pinned
+
+
+def open_investigation(
+    case: Case, run: Run, *, talk: Talk | None = None, on_step: Steps | None = None
+) -> Investigation:
+    """Load what the case knows. Raises `SpikeError` where there is nothing to investigate or to launch."""
+    incident = case.facts.incident
+    if incident is None:
+        raise SpikeError(
+            f"case {case.facts.id} was frozen without an incident, so there is nothing to reproduce",
+            hint="spike freeze --step STEP --new",
+        )
+    if not run.launch:
+        raise SpikeError(
+            f"spike.yaml in {run.directory} has no launch command, so no trial can be run",
+            hint="add `launch: python train.py ... --resume {checkpoint}` to spike.yaml",
+            exit_code=ExitCode.INCONCLUSIVE,
+        )
+    checks = case.read_json("checks.json")
+    return Investigation(
+        case=case,
+        run=run,
+        incident=incident,
+        record=read_signals(case.path),
+        checks=from_payload(CheckReport, checks, schema="spike.checks/1", source="checks.json") if checks else None,
+        talk=talk or (lambda _text: None),
+        on_step=on_step or (lambda _trial, _done, _total: None),
+    )

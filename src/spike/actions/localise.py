@@ -1,0 +1,264 @@
+"""Where exactly? From a confirmed cause to samples, module, tensor, rank, commit, file or configuration key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spike.actions.bench import Bench
+from spike.actions.code_history import code_history
+from spike.actions.experiments import pair_batches
+from spike.domain.eliminate import Evidence
+from spike.domain.facts import NOT_MEASURED
+from spike.domain.measured import NotMeasured, measured
+from spike.domain.playbook import Locality, Playbook
+from spike.domain.reduce import reduce_items
+from spike.domain.samples import suspicious
+from spike.domain.source import CommitFacts
+from spike.domain.trace import CapturedBatch
+from spike.domain.trial import Factor, Intervention, OutcomeKind, TrialSpec
+from spike.domain.verdict import Finding, Place, Strength
+from spike.readers.batch_file import integer_rows
+
+MAX_SAMPLE_TRIALS = 10
+MAX_COMMIT_TRIALS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A place, with what it stands on."""
+
+    place: Place
+    findings: tuple[Finding, ...] = ()
+
+
+def localise(bench: Bench, playbook: Playbook, evidence: Evidence) -> Located:
+    """Everything that this playbook wants to know about the place; what cannot be found stays empty."""
+    located = Located(_from_facts(playbook, evidence))
+    for locality in playbook.localise:
+        step = _LOCALISERS.get(locality)
+        if step is not None:
+            located = step(bench, evidence, located)
+    return located
+
+
+def _from_facts(playbook: Playbook, evidence: Evidence) -> Place:
+    """The places that the playbook's own measured facts name, the first one of each kind."""
+    wanted = [*playbook.facts, *playbook.supported_by]
+    for way in playbook.confirm:
+        wanted += way.facts
+    place = Place()
+    for name, values in wanted:
+        fact = evidence.facts.get(name)
+        if fact is None or fact.value == NOT_MEASURED or fact.value not in values:
+            continue
+        place = _merge(place, fact.where)
+    return place
+
+
+def _merge(first: Place, second: Place) -> Place:
+    return Place(
+        samples=first.samples or second.samples,
+        rank=first.rank if first.rank is not None else second.rank,
+        module=first.module or second.module,
+        tensor=first.tensor or second.tensor,
+        commit=first.commit or second.commit,
+        file=first.file or second.file,
+        key=first.key or second.key,
+    )
+
+
+def narrow_step(bench: Bench) -> None:
+    """After a control batch cured: which step's batch is it? Tries the onset alone, then the step before it."""
+    if bench.suspect_step is not None:
+        return
+    batches, donors = bench.baseline.performed.run.batches, bench.donors()
+    for step in (bench.onset, bench.onset - 1):
+        if step <= bench.first_step:
+            continue
+        base = bench.baseline.performed.run.spec
+        change = Intervention(
+            "control-batch", Factor.BATCH, (step,), (("donors", pair_batches((step,), batches, donors)),)
+        )
+        spec = replace(
+            base,
+            id=f"control-batch-step-{step}",
+            purpose=f"a control batch at step {step} alone, to find the step that matters",
+            intervention=change,
+            capture_steps=(),
+            module_steps=(),
+            fingerprint_steps=(base.first_step,),
+            role="localise",
+        )
+        result = bench.run(f"control-batch-step-{step}", spec)
+        if result.outcome.kind is OutcomeKind.ABSENT:
+            bench.suspect_step = step
+            return
+
+
+def _samples(bench: Bench, evidence: Evidence, located: Located) -> Located:
+    step = bench.suspect_step
+    batches = [b for b in bench.baseline.performed.run.batches if b.step == step]
+    ranks = sorted({b.rank for b in batches})
+    if step is None or not batches:
+        return located
+    rank = located.place.rank if located.place.rank in ranks else None
+    if len(ranks) > 1 and rank is None:
+        rank = _suspect_rank(bench, batches, ranks)
+        if rank is None:
+            return located
+    own = sorted((b for b in batches if rank is None or b.rank == rank), key=lambda b: (b.rank, b.micro))
+    sizes = [measured(b.num_samples) for b in own]
+    if any(size is None for size in sizes):
+        return located
+    total = sum(size for size in sizes if size is not None)
+    if total < 2:
+        return located
+    trial_ids: list[str] = []
+    reduction = reduce_items(
+        range(total),
+        _sample_test(bench, step, tuple(own), trial_ids),
+        guess=_guess(bench, own),
+        max_tests=MAX_SAMPLE_TRIALS,
+    )
+    if not reduction.items:
+        finding = Finding(
+            f"the samples were not narrowed down: {reduction.reason}", Strength.OBSERVED, tuple(trial_ids)
+        )
+        return replace(located, findings=(*located.findings, finding))
+    text = f"samples {', '.join(map(str, reduction.items))} of step {step}: {reduction.reason}"
+    place = replace(located.place, samples=reduction.items, rank=rank if len(ranks) > 1 else located.place.rank)
+    return Located(place, (*located.findings, Finding(text, Strength.INTERVENED, tuple(trial_ids))))
+
+
+def _guess(bench: Bench, batches: list[CapturedBatch]) -> tuple[int, ...]:
+    rows = [integer_rows(Path(b.path)) for b in batches]
+    healthy = [h for b in bench.donors() if (h := integer_rows(Path(b.path))) is not None]
+    found, offset = [], 0
+    for array in rows:
+        if array is None:
+            return ()
+        found += [offset + i for i in suspicious(array, healthy)]
+        offset += len(array)
+    return tuple(found)
+
+
+def _suspect_rank(bench: Bench, batches: list[CapturedBatch], ranks: list[int]) -> int | None:
+    """The only rank whose batch looks unlike the healthy ones; None where several or none do."""
+    odd = [r for r in ranks if _guess(bench, [b for b in batches if b.rank == r])]
+    return odd[0] if len(odd) == 1 else None
+
+
+def _sample_test(
+    bench: Bench, step: int, batches: tuple[CapturedBatch, ...], trial_ids: list[str]
+) -> Callable[[tuple[int, ...]], bool | None]:
+    base = bench.baseline.performed.run.spec
+    donors = pair_batches((step,), batches, bench.donors())
+
+    def test(kept: tuple[int, ...]) -> bool | None:
+        change = Intervention("mask-samples", Factor.BATCH, (step,), (("keep", kept), ("donors", donors)))
+        spec = TrialSpec(
+            id=f"keep-{'-'.join(map(str, kept[:6]))}{'-and-more' if len(kept) > 6 else ''}",
+            purpose=f"of the batch of step {step}, only samples {', '.join(map(str, kept))}; control samples for the rest",
+            checkpoint=base.checkpoint,
+            first_step=base.first_step,
+            stop_after=base.stop_after,
+            intervention=change,
+            fingerprint_steps=(base.first_step,),
+            role="localise",
+        )
+        result = bench.run(f"mask-samples {kept}", spec)
+        trial_ids.append(result.spec.id)
+        match result.outcome.kind:
+            case OutcomeKind.UNTESTABLE:
+                return None
+            case kind:
+                return kind is not OutcomeKind.ABSENT
+
+    return test
+
+
+def _module(bench: Bench, _evidence: Evidence, located: Located) -> Located:
+    performed = bench.baseline.performed
+    for trace in performed.run.traces:
+        for facts in trace.modules:
+            name = facts.first_nonfinite_forward or facts.first_nonfinite_backward
+            if not name:
+                continue
+            way = "forward" if facts.first_nonfinite_forward else "backward"
+            text = (
+                f"the first non-finite value of step {facts.step} appears in {name} ({way}, rank {trace.process.rank})"
+            )
+            finding = Finding(text, Strength.OBSERVED, (performed.id,))
+            return Located(replace(located.place, module=name), (*located.findings, finding))
+    return located
+
+
+def _commit(bench: Bench, evidence: Evidence, located: Located) -> Located:
+    """The first commit whose code shows the incident, by bisection over those after the last good checkpoint."""
+    if evidence.decided("other-commit") is not OutcomeKind.ABSENT:
+        return located
+    history = code_history(bench.investigation)
+    if isinstance(history, NotMeasured) or not history.after:
+        return located
+    commits = list(reversed(history.after))  # oldest first; the code before them is known to be good
+    low, high = 0, len(commits) - 1
+    trials: list[str] = []
+    while low < high and len(trials) < MAX_COMMIT_TRIALS:
+        middle = (low + high) // 2
+        kind = _commit_outcome(bench, commits[middle], trials)
+        if kind is OutcomeKind.UNTESTABLE:
+            span = f"{commits[low].commit[:10]}..{commits[high].commit[:10]}"
+            finding = Finding(
+                f"the commit lies in {span}: {commits[middle].commit[:10]} cannot be tested",
+                Strength.OBSERVED,
+                tuple(trials),
+            )
+            return replace(located, findings=(*located.findings, finding))
+        low, high = (middle + 1, high) if kind is OutcomeKind.ABSENT else (low, middle)
+    culprit = commits[low]
+    text = f"commit {culprit.commit[:10]} ({culprit.subject}) is the first whose code shows the incident"
+    evidence_ids = (*trials, evidence.trial_ids.get("other-commit", "other-commit"))
+    place = replace(located.place, commit=culprit.commit, file=located.place.file or next(iter(culprit.files), ""))
+    return Located(place, (*located.findings, Finding(text, Strength.INTERVENED, evidence_ids)))
+
+
+def _commit_outcome(bench: Bench, commit: CommitFacts, trials: list[str]) -> OutcomeKind:
+    base = bench.baseline.performed.run.spec
+    spec = replace(
+        base,
+        id=f"commit-{commit.commit[:10]}",
+        purpose=f"the code of commit {commit.commit[:10]} ({commit.subject})",
+        intervention=Intervention("other-commit", Factor.CODE),
+        commit=commit.commit,
+        capture_steps=(),
+        module_steps=(),
+        fingerprint_steps=(base.first_step,),
+        role="localise",
+    )
+    result = bench.run(f"commit {commit.commit}", spec)
+    trials.append(result.spec.id)
+    return result.outcome.kind
+
+
+def _checkpoint(bench: Bench, _evidence: Evidence, located: Located) -> Located:
+    return replace(located, place=replace(located.place, file=bench.investigation.last_good.original))
+
+
+def _config_key(bench: Bench, _evidence: Evidence, located: Located) -> Located:
+    checks = bench.investigation.checks
+    fact = checks.fact("config.changed") if checks is not None else None
+    if fact is None or fact.value != "yes" or not fact.where.key:
+        return located
+    return replace(located, place=replace(located.place, key=fact.where.key))
+
+
+_LOCALISERS: dict[Locality, Callable[[Bench, Evidence, Located], Located]] = {
+    Locality.SAMPLES: _samples,
+    Locality.MODULE: _module,
+    Locality.COMMIT: _commit,
+    Locality.CHECKPOINT: _checkpoint,
+    Locality.CONFIG_KEY: _config_key,
+}
+"""Tensors, ranks and files come with the facts that name them."""

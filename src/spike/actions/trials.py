@@ -1,0 +1,266 @@
+"""What happened when this trial was run? Run it (or find that it was run), and judge it against its baseline."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spike.actions.investigation import Investigation
+from spike.casefile.codec import from_payload, to_payload
+from spike.domain.factors import differences, identical_results, observe, undeclared
+from spike.domain.noise import TOLERANCE_IN_SPREADS
+from spike.domain.outcome import Window, judge_outcome, trace_signals
+from spike.domain.redaction import redact
+from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, Series, Signals
+from spike.domain.trial import (
+    Factor,
+    Intervention,
+    NoiseFloor,
+    Outcome,
+    OutcomeKind,
+    TrialResult,
+    TrialRun,
+    TrialSpec,
+)
+from spike.lab.runner import TrialRequest, load_trial, run_trial
+
+TRIAL_SCHEMA, RUN_SCHEMA, OUTCOME_SCHEMA = "spike.trial/1", "spike.trial-run/1", "spike.outcome/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """A trial with what it logged, ready to be judged."""
+
+    run: TrialRun
+    signals: Signals
+    """The trial's own log, completed from its trace where the log has no loss or gradient norm."""
+
+    @property
+    def id(self) -> str:
+        """The trial's id."""
+        return self.run.spec.id
+
+
+def perform(investigation: Investigation, spec: TrialSpec) -> Performed:
+    """Run the trial, or reload it where the same spec was run before in this case.
+
+    `spec.id` is the part after the number ("control-batch"); the number is given here.
+    """
+    known = _find_same(investigation, spec)
+    if known is not None:
+        return known
+    numbered = replace(spec, id=f"T{_next_number(investigation):03d}-{spec.id}")
+    directory = investigation.case.trial_dir(numbered.id)
+    investigation.case.write_json(f"trials/{numbered.id}/trial.json", to_payload(numbered, schema=TRIAL_SCHEMA))
+    investigation.talk(f"{numbered.id}: {numbered.purpose}")
+    run = run_trial(
+        _request(investigation, numbered, directory),
+        on_step=lambda done, total: investigation.on_step(numbered.id, done, total),
+        redact=redact,
+    )
+    stored = replace(run, traces=(), batches=())
+    investigation.case.write_json(f"trials/{numbered.id}/run.json", to_payload(stored, schema=RUN_SCHEMA))
+    return Performed(run, _signals(investigation, run))
+
+
+def _next_number(investigation: Investigation) -> int:
+    numbers = [int(name[1:4]) for name in investigation.case.trial_ids() if name[:1] == "T" and name[1:4].isdigit()]
+    return max(numbers, default=0) + 1
+
+
+def _find_same(investigation: Investigation, spec: TrialSpec) -> Performed | None:
+    """A finished trial of this case with the same spec; an interrupted one is run again."""
+    for trial_id in investigation.case.trial_ids():
+        payload = investigation.case.read_json(f"trials/{trial_id}/trial.json")
+        finished = investigation.case.read_json(f"trials/{trial_id}/run.json")
+        if payload is None or finished is None:
+            continue
+        stored = from_payload(TrialSpec, payload, schema=TRIAL_SCHEMA, source=f"trials/{trial_id}/trial.json")
+        if replace(stored, id=spec.id, purpose=spec.purpose) != spec:
+            continue
+        run = from_payload(TrialRun, finished, schema=RUN_SCHEMA, source=f"trials/{trial_id}/run.json")
+        if run.ended == "interrupted":
+            continue
+        loaded = load_trial(replace(run, directory=str(investigation.case.path / "trials" / trial_id)))
+        return Performed(loaded, _signals(investigation, loaded))
+    return None
+
+
+def _request(investigation: Investigation, spec: TrialSpec, directory: Path) -> TrialRequest:
+    """The lab's request: where the checkpoint's intact bytes are, and which later ones a resume must not see."""
+    facts = investigation.case.facts
+    pins = [p for p in (facts.last_good, *facts.earlier, *facts.suspect) if p is not None]
+    pinned = next((p for p in pins if p.original == spec.checkpoint), None)
+    later = tuple(p.original for p in pins if pinned is not None and p.step > pinned.step)
+    return TrialRequest(
+        run=investigation.run,
+        spec=spec,
+        directory=str(directory),
+        pinned=str(investigation.pinned_path(pinned)) if pinned is not None else "",
+        metric_files=tuple(source.path for source in investigation.record.sources),
+        hide=() if "{checkpoint}" in investigation.run.launch else later,
+    )
+
+
+def _signals(investigation: Investigation, run: TrialRun) -> Signals:
+    logged = _logged(investigation, run)
+    missing = [name for name in (LOSS, GRAD_NORM, LEARNING_RATE) if logged.get(name) is None]
+    if not missing or not run.traces:
+        return logged
+    from spike.domain.licence import step_offset
+
+    offset = step_offset(logged, run.traces[0])
+    traced = trace_signals(run.traces, offset=offset, only=missing)
+    return replace(logged, series=(*logged.series, *traced.series))
+
+
+def _logged(investigation: Investigation, run: TrialRun) -> Signals:
+    from spike.domain.errors import InputUnreadable
+    from spike.readers.metrics import read_signals
+
+    metrics = Path(run.metrics_dir)
+    if not metrics.is_dir() or not any(os.scandir(metrics)):
+        return Signals()
+    try:
+        return read_signals([metrics], base=metrics, columns=dict(investigation.run.columns))
+    except InputUnreadable:
+        return Signals()
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The unchanged trial that others are held against."""
+
+    performed: Performed
+    noise: NoiseFloor
+    offset: int
+    """Logged step minus attempted step."""
+
+
+def judge(
+    investigation: Investigation,
+    performed: Performed,
+    baseline: Baseline | None,
+    *,
+    by_knob: bool = False,
+    shift: int = 0,
+    reference: dict[str, Series] | None = None,
+) -> TrialResult:
+    """Judge a trial, store the result in the case and the journal.
+
+    `baseline` is None for the baseline itself. `shift` (logged steps) and `reference` are for a trial whose
+    suspect batch acts at another, healthy step.
+    """
+    run, spec = performed.run, performed.run.spec
+    found = () if baseline is None else differences(observe(baseline.performed.run), observe(run))
+    effect = None if spec.intervention is None else _took_effect(spec.intervention, run, baseline, by_knob=by_knob)
+    problem = _untestable(run) or _not_one_change(spec, found, by_knob=by_knob) or _no_effect(spec, run, effect)
+    if not problem and baseline is not None:
+        problem = _parted_early(spec, run, baseline)
+    if problem:
+        outcome = Outcome(OutcomeKind.UNTESTABLE, problem)
+    else:
+        window = _window(investigation, spec, baseline)
+        outcome = judge_outcome(
+            investigation.incident, investigation.record, performed.signals, window, reference=reference, shift=shift
+        )
+    result = TrialResult(spec, outcome, run.guard, run.seconds, found, effect, run.ended)
+    relative = f"trials/{spec.id}/outcome.json"
+    investigation.case.write_json(relative, to_payload(result, schema=OUTCOME_SCHEMA))
+    investigation.case.record(
+        f"trial {spec.id}", f"{outcome.kind.value}: {outcome.reason}", 0, (f"trials/{spec.id}/trial.json", relative)
+    )
+    investigation.talk(f"{spec.id}: {outcome.kind.value} - {outcome.reason}")
+    return result
+
+
+def _untestable(run: TrialRun) -> str:
+    """Why this trial shows nothing at all, or ""."""
+    tail = f"; it last said: {run.stderr_tail.strip().splitlines()[-1]}" if run.stderr_tail.strip() else ""
+    match run.ended:
+        case "launch-failed":
+            return f"the launch command could not be started{tail}"
+        case "time-limit":
+            return f"the command was ended after {run.seconds:.0f} s, its time limit (limits.trial_minutes){tail}"
+        case "interrupted":
+            return "the trial was interrupted"
+    if not run.traces or not any(t.steps for t in run.traces):
+        return f"the command made no optimizer step under the probe (exit {run.exit_code}){tail}"
+    reached = min((t.steps[-1].step for t in run.traces if t.steps), default=0)
+    wanted = run.spec.stop_after
+    if reached < wanted and run.ended != "window-complete" and run.exit_code != 0:
+        # A command that dies on the incident itself (an assertion on a NaN loss) has still shown it; what was
+        # logged decides, and missing steps are found there.
+        return "" if reached >= wanted - 3 else f"the command ended (exit {run.exit_code}) after step {reached}{tail}"
+    return ""
+
+
+def _not_one_change(spec: TrialSpec, found: tuple[object, ...], *, by_knob: bool) -> str:
+    from spike.domain.trial import FactorDifference
+
+    observed = tuple(d for d in found if isinstance(d, FactorDifference))
+    extra = undeclared(spec.intervention.factor if spec.intervention else None, observed, by_knob=by_knob)
+    if not extra:
+        return ""
+    text = "; ".join(f"{d.factor.value} at {d.where}: {d.baseline[:60]} -> {d.trial[:60]}" for d in extra)
+    return f"more than the declared change differs from the baseline: {text}"
+
+
+def _took_effect(intervention: Intervention, run: TrialRun, baseline: Baseline | None, *, by_knob: bool) -> bool | None:
+    """True where the live process proved the change on every rank."""
+    if intervention.factor in (Factor.CHECKPOINT, Factor.CODE):
+        # The view itself makes these changes; the load receipt and the fingerprints show them.
+        return bool(run.traces)
+    if by_knob:
+        return (
+            baseline is None or not identical_results(baseline.performed.run, run) or _arguments_differ(run, baseline)
+        )
+    reached = [t for t in run.traces if t.steps]
+    return bool(reached) and all(t.effects and all(e.took_effect for e in t.effects) for t in reached)
+
+
+def _arguments_differ(run: TrialRun, baseline: Baseline) -> bool:
+    pairs = zip(run.traces, baseline.performed.run.traces, strict=False)
+    return any(a.process.argv != b.process.argv for a, b in pairs)
+
+
+def _no_effect(spec: TrialSpec, run: TrialRun, effect: bool | None) -> str:
+    if spec.intervention is None or effect:
+        return ""
+    failed = [e for t in run.traces for e in t.effects if not e.took_effect]
+    if failed:
+        e = failed[0]
+        return f"the change did not take effect at step {e.step}: {e.what} {e.before[:60]} -> {e.after[:80]}"
+    errors = [error for t in run.traces for error in t.errors]
+    return f"the probe never made the change{': ' + errors[0] if errors else ''}"
+
+
+def _parted_early(spec: TrialSpec, run: TrialRun, baseline: Baseline) -> str:
+    """A trial must equal its baseline until the change acts; else something else was changed, too."""
+    intervention = spec.intervention
+    if intervention is None or not intervention.steps or spec.first_step != baseline.performed.run.spec.first_step:
+        return ""
+    first = min(intervention.steps)
+    for trace in run.traces:
+        other = next((t for t in baseline.performed.run.traces if t.process.rank == trace.process.rank), None)
+        for step in trace.steps:
+            twin = other.step(step.step) if other is not None else None
+            if twin is None or step.step >= first:
+                continue
+            tolerance = TOLERANCE_IN_SPREADS * baseline.noise.of("loss")
+            if abs(step.loss - twin.loss) > tolerance:
+                return (
+                    f"the trial left its baseline at step {step.step} (loss {twin.loss:.9g} -> {step.loss:.9g}), "
+                    f"before its change acts at step {first}"
+                )
+    return ""
+
+
+def _window(investigation: Investigation, spec: TrialSpec, baseline: Baseline | None) -> Window:
+    offset = baseline.offset if baseline is not None else 0
+    excluded: frozenset[int] = frozenset()
+    if spec.intervention is not None and spec.intervention.name == "skip-batch":
+        # The loss and gradient of a withheld step are computed all the same; what counts is what follows.
+        excluded = frozenset(step + offset for step in spec.intervention.steps)
+    return Window(investigation.incident.onset_step, investigation.last_step, excluded)
