@@ -28,8 +28,14 @@ class Live(Protocol):
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Optimizers that exist, oldest first."""
 
+    def roots(self) -> list[torch.nn.Module]:
+        """Models, in the order of their first outermost call."""
+
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Parameters of the models seen in outermost calls, names without wrapper prefixes."""
+
+    def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
+        """Buffers of the same models."""
 
     def num_micro_batches(self) -> Optional[int]:
         """Micro-batches of the previous step; None in the first."""
@@ -59,8 +65,8 @@ class Intervention:
     def before_forward(self, live: Live, module: torch.nn.Module) -> None:
         """Before each outermost module call."""
 
-    def autocast(self, live: Live, region: Any) -> None:
-        """A `torch.autocast` region is about to be entered."""
+    def autocast(self, live: Live, step: int, region: Any) -> None:
+        """A `torch.autocast` region is about to be entered, for this step."""
 
     def substitute(
         self, live: Live, micro: Any, site: int, tensors: list[torch.Tensor]

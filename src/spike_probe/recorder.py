@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 import torch
 
+from spike_probe.autocast import ambient_autocast
 from spike_probe.batches import MicroBatch
 from spike_probe.digests import dtype_name
 from spike_probe.fingerprint import buffer_prints, gradient_prints, moment_prints, parameter_prints
@@ -42,6 +43,8 @@ class Recorder:
         self.num_steps = 0
         """Attempted steps recorded so far."""
         self.rank = 0
+        """Known from the first outermost call or backward on: the process group exists by then."""
+        self._has_rank = False
         self.inside = 0
         """Depth of outermost calls and backwards; inner calls are none of ours."""
         self.is_off = False
@@ -66,11 +69,21 @@ class Recorder:
         """The attempted step in progress."""
         return self.first_step + self.num_steps + 1
 
+    def _upcoming(self) -> int:
+        """The step that data and forwards arriving now belong to."""
+        return self.step + (self._step is not None and self._step.is_stepped)
+
     def optimizers(self) -> list[torch.optim.Optimizer]:
         return self.state.optimizers()
 
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return self.state.named_parameters()
+
+    def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
+        return self.state.named_buffers()
+
+    def roots(self) -> list[torch.nn.Module]:
+        return self.state.roots()
 
     def num_micro_batches(self) -> Optional[int]:
         return self._previous_micros
@@ -97,6 +110,7 @@ class Recorder:
 
     def _model_call(self, module: torch.nn.Module) -> None:
         self._roll()
+        self._find_rank()
         self.state.note_root(module)
         self._seen_model = True
         step = self._current_step()
@@ -104,7 +118,7 @@ class Recorder:
             self._has_started = True
             if self.intervention:
                 self.intervention.at_start(self)
-        if self.intervention:
+        if self.intervention and self.intervention.acts_on(step.number):
             self.intervention.before_forward(self, module)
         if step.rng is None:
             step.rng = rng_digests()
@@ -142,17 +156,15 @@ class Recorder:
 
     def autocast_enters(self, region: Any) -> None:
         """An autocast region is about to be entered in training, by the script or inside the model's forward."""
-        if self.intervention is not None and self.intervention.acts_on(self.step):
-            self.intervention.autocast(self, region)
-        if region._enabled and self._step is not None:
+        number = self._upcoming()
+        if self.intervention is not None and self.intervention.acts_on(number):
+            self.intervention.autocast(self, number, region)
+        if region._enabled and self.inside and self._step is not None:
             self._step.autocast[dtype_name(region.fast_dtype)] = None
 
     def _note_ambient_autocast(self, step: OpenStep) -> None:
-        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
-        if device == "cuda" and torch.is_autocast_enabled():
-            step.autocast[dtype_name(torch.get_autocast_gpu_dtype())] = None
-        elif device == "cpu" and torch._C._is_any_autocast_enabled():
-            step.autocast[dtype_name(_cpu_autocast_dtype())] = None
+        for _, dtype in ambient_autocast():
+            step.autocast[dtype_name(dtype)] = None
 
     # --- backward -------------------------------------------------------------------------------
 
@@ -177,7 +189,7 @@ class Recorder:
         self._micro = None
         if step.watch is not None:
             step.watch.detach()
-        if self.intervention:
+        if self.intervention and self.intervention.acts_on(step.number):
             self.intervention.after_backward(self, micro)
 
     def backward_failed(self) -> None:
@@ -325,7 +337,7 @@ class Recorder:
         assert step is not None
         self._last_end = step.ended
         self._previous_micros = len(step.micros)
-        if self.intervention:
+        if self.intervention and self.intervention.acts_on(step.number):
             self.intervention.after_step(self)
         self.num_steps += 1
         line = StepLine(step)
@@ -371,8 +383,12 @@ class Recorder:
     # --- small parts ----------------------------------------------------------------------------
 
     def _open(self, device: torch.device) -> None:
-        self.rank, _ = rank_and_world()
+        self._find_rank()
         self.writer.open(self.rank, process_facts(device, self.first_step))
+
+    def _find_rank(self) -> None:
+        if not self._has_rank:
+            self.rank, self._has_rank = rank_and_world()[0], True
 
     def _current_step(self) -> OpenStep:
         if self._step is None:
@@ -397,9 +413,3 @@ def _learning_rates(optimizer: torch.optim.Optimizer) -> list[Any]:
 def _dtypes(optimizer: torch.optim.Optimizer) -> str:
     dtypes = {param.dtype: None for group in optimizer.param_groups for param in group["params"]}
     return "+".join(sorted(dtype_name(dtype) for dtype in dtypes))
-
-
-def _cpu_autocast_dtype() -> torch.dtype:
-    if hasattr(torch, "get_autocast_dtype"):
-        return torch.get_autocast_dtype("cpu")
-    return torch.get_autocast_cpu_dtype()
