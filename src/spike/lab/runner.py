@@ -21,7 +21,7 @@ from spike.lab.logged import collect_logs
 from spike.lab.placement import placement
 from spike.lab.plans import plan, write_plan
 from spike.lab.staging import probe_environment, stage_probe
-from spike.lab.traces import read_batches, read_traces
+from spike.lab.traces import PATHS, read_batches, read_traces, write_paths
 from spike.lab.view import View, Wanted, importable, prepare, remove_tree, scratch_for
 
 DIGESTS = "checkpoint_digests.json"
@@ -35,7 +35,7 @@ OFFLINE = {
 }
 """A trial must not write into the run's record on a tracking server either; `env:` in spike.yaml overrides."""
 
-_OWN_FILES = ("plan.json", "knob.json", "stdout.log", "stderr.log")
+_OWN_FILES = ("plan.json", "knob.json", PATHS, "stdout.log", "stderr.log")
 _OWN_FOLDERS = ("trace", "batches", "metrics", "stage")
 _TAIL_LINES = 40
 _TAIL_BYTES = 32 << 10
@@ -180,7 +180,7 @@ def _value(change: Intervention) -> str:
 def _knob(request: TrialRequest, directory: Path) -> str:
     """Arguments by which the command itself makes the change, recorded in knob.json; "" where there are none."""
     change = request.spec.intervention
-    arguments = request.run.knob(change.name) if change is not None else None
+    arguments = request.run.knob(change.name, change.factor.value) if change is not None else None
     if change is None or arguments is None:
         return ""
     filled = arguments.replace("{value}", _value(change))
@@ -249,7 +249,8 @@ def _facts(request: TrialRequest, directory: Path, view: View, finished: Finishe
     for name in ("stdout.log", "stderr.log"):
         _redact_file(directory / name, redact)
         shutil.copyfile(directory / name, directory / "metrics" / name)
-    traces = read_traces(directory, view.seen_to_real())
+    write_paths(directory, view.seen_to_real())
+    traces = read_traces(directory)
     said = finished.report.error or _tail(directory / "stderr.log") or _tail(directory / "stdout.log")
     return TrialRun(
         spec=request.spec,

@@ -23,6 +23,8 @@ from spike.domain.trace import (
 )
 
 SCHEMA = "spike.trace/1"
+PATHS = "paths.json"
+_PATHS_SCHEMA = "spike.paths/1"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _UNKNOWN = NotMeasured("the probe could not see it in this stack")
 
@@ -34,14 +36,33 @@ def trace_files(directory: Path) -> tuple[Path, ...]:
     return tuple(sorted((directory / "trace").glob("rank*.jsonl")))
 
 
-def read_traces(directory: Path, mapping: Mapping[str, str] | None = None) -> tuple[RankTrace, ...]:
-    """All ranks' traces of a trial; `mapping` turns path prefixes of the view into those of the run.
+def read_traces(directory: Path) -> tuple[RankTrace, ...]:
+    """All ranks' traces of a trial; paths of a copied view are turned into those of the run.
 
     Raises `InputUnreadable` naming file and line where a line other than the last is damaged, or where the
     schema is another one. A file without even a whole start line is left out: its process wrote nothing.
     """
+    mapping = read_paths(directory)
     parsed = (read_trace(path, mapping) for path in trace_files(directory))
     return tuple(trace for trace in parsed if trace is not None)
+
+
+def write_paths(directory: Path, seen_to_real: Mapping[str, str]) -> None:
+    """Remember, beside the traces, what the paths in them stand for: a copied view is gone when they are read."""
+    if seen_to_real:
+        payload = {"schema": _PATHS_SCHEMA, "seen": dict(seen_to_real)}
+        (directory / PATHS).write_text(json.dumps(payload, indent=2) + "\n")
+
+
+def read_paths(directory: Path) -> dict[str, str]:
+    """Path prefixes in the traces, and what they stand for; empty where the run was seen at its own path."""
+    path = directory / PATHS
+    if not path.exists():
+        return {}
+    payload = json.loads(path.read_text())
+    if payload.get("schema") != _PATHS_SCHEMA:
+        raise InputUnreadable(f"{path} has schema {payload.get('schema')!r}, not {_PATHS_SCHEMA!r}")
+    return {str(seen): str(real) for seen, real in payload["seen"].items()}
 
 
 def read_batches(directory: Path) -> tuple[CapturedBatch, ...]:
