@@ -106,7 +106,7 @@ def _choose(verdict: Verdict, playbooks: Sequence[Playbook], change: str) -> Cho
         # A remedy outside the process (another node): the unchanged command must simply hold.
         return Chosen("", remedies[0].do, remedies[0].because)
     raise SpikeError(
-        f"the verdict is {verdict.status.value}{f' ({verdict.because})' if verdict.because else ''}, and names no remedy",
+        f"the verdict is {verdict.status.value} and names no remedy: {verdict.because}",
         hint="spike gate --change NAME to test a change of your own, or spike report",
         exit_code=ExitCode.INCONCLUSIVE,
     )

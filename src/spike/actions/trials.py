@@ -23,7 +23,8 @@ from spike.domain.trial import (
     TrialRun,
     TrialSpec,
 )
-from spike.lab.runner import TrialRequest, load_trial, run_trial
+from spike.lab.runner import TrialRequest, run_trial
+from spike.lab.traces import read_batches, read_traces
 
 TRIAL_SCHEMA, RUN_SCHEMA, OUTCOME_SCHEMA = "spike.trial/1", "spike.trial-run/1", "spike.outcome/1"
 
@@ -82,7 +83,14 @@ def _find_same(investigation: Investigation, spec: TrialSpec) -> Performed | Non
         run = from_payload(TrialRun, finished, schema=RUN_SCHEMA, source=f"trials/{trial_id}/run.json")
         if run.ended == "interrupted":
             continue
-        loaded = load_trial(replace(run, directory=str(investigation.case.path / "trials" / trial_id)))
+        directory = investigation.case.path / "trials" / trial_id
+        loaded = replace(
+            run,
+            traces=read_traces(directory),
+            batches=read_batches(directory),
+            metrics_dir=str(directory / "metrics"),
+            directory=str(directory),
+        )
         return Performed(loaded, _signals(investigation, loaded))
     return None
 

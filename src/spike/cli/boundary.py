@@ -52,7 +52,5 @@ def _report_bug() -> int:
     with tempfile.NamedTemporaryFile("w", prefix="spike-bug-", suffix=".txt", delete=False) as file:
         file.write(text)
     print(f"spike: a bug in spike: {text.strip().splitlines()[-1]}", file=sys.stderr)
-    print(
-        f"  the traceback is in {file.name}; the case is unharmed, `spike verify` proves it", file=sys.stderr
-    )
+    print(f"  the traceback is in {file.name}; the case is unharmed, `spike verify` proves it", file=sys.stderr)
     return int(ExitCode.BUG)

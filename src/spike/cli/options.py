@@ -13,9 +13,7 @@ RunOption = Annotated[
 ]
 CaseOption = Annotated[
     Path | None,
-    typer.Option(
-        "--case", "-c", envvar="SPIKE_CASE", help="The case directory; the newest of the run by default."
-    ),
+    typer.Option("--case", "-c", envvar="SPIKE_CASE", help="The case directory; the newest of the run by default."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, nothing else.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer every question with yes.")]

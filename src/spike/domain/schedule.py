@@ -41,16 +41,25 @@ class Schedule:
         self._slope = _median_slope(recent)
         self._misfit = max((abs(rate - self.at(step)) for step, rate in recent), default=0.0)
         self._floor = min(rate for _, rate in recent)
+        self._usual_change = max((abs(b - a) / max(t - s, 1) for (s, a), (t, b) in pairwise(recent)), default=0.0)
 
     def at(self, step: int) -> float:
         """Expected rate at `step`; never negative."""
         return max(self._anchor + self._slope * (step - self._anchor_step), 0.0)
 
-    def departs(self, step: int, used: float) -> bool:
-        """True where `used` is further from the continuation than the schedule's own curvature explains."""
+    def departs(self, step: int, used: float, *, before: float) -> bool:
+        """True where `used` jumps: off the continuation, and off `before`, the rate of the step before.
+
+        A knee (warm-up ends, decay sets in) leaves the straight line as well, but without a jump.
+        """
         expected = self.at(step)
-        distance = abs(used - expected)
-        return distance > JUMP_RESIDUALS * self._misfit and distance > JUMP_RELATIVE * max(expected, self._floor)
+        distance, change = abs(used - expected), abs(used - before)
+        floor = JUMP_RELATIVE * max(expected, self._floor)
+        return (
+            distance > JUMP_RESIDUALS * self._misfit
+            and change > JUMP_RESIDUALS * self._usual_change
+            and min(distance, change) > floor
+        )
 
 
 def _median_slope(rows: Sequence[tuple[int, float]]) -> float:
@@ -66,7 +75,11 @@ def first_departure(steps: Sequence[int], rates: Sequence[float], *, healthy_unt
     if not history:
         return None
     schedule = Schedule([s for s, _ in history], [r for _, r in history])
+    before = history[-1][1]
     for step, rate in zip(steps, rates, strict=True):
-        if healthy_until < step <= last and schedule.departs(step, rate):
+        if not healthy_until < step <= last:
+            continue
+        if schedule.departs(step, rate, before=before):
             return Departure(int(step), float(rate), schedule.at(step))
+        before = rate
     return None

@@ -1,0 +1,194 @@
+"""spike freeze: keep the evidence before anything changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spike.cli.options import CaseOption, JsonOption, RunOption
+from spike.cli.output import answer, emit_json, progress, talk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spike.casefile.case import Case
+    from spike.domain.case import PinnedCheckpoint
+    from spike.domain.incident import Incident
+    from spike.domain.manifest import Manifest
+    from spike.domain.run import Run
+    from spike.domain.signals import Signals
+
+
+def freeze(
+    run: RunOption = Path(),
+    case: CaseOption = None,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", "-s", help="The incident around this step, or your own onset where none stands out."),
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Sign the evidence with this ed25519 private key (PEM).")
+    ] = None,
+    hash_name: Annotated[str, typer.Option("--hash", help="sha256, or blake3 (about three times as fast).")] = "sha256",
+    new: Annotated[bool, typer.Option("--new", help="Open another case though this incident has one.")] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Let go of the pinned checkpoints of a closed case.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Open a case: pin the checkpoints around the onset, hash everything, copy the small files.
+
+    Nothing is written into the run. Typed again for the same incident, it finds its own case and checks it.
+    """
+    from spike.casefile.case import cases_dir
+    from spike.readers.run_file import load_run
+
+    described = load_run(run)
+    if release:
+        _release(described, case, as_json)
+        return
+    options = _options(hash_name, key, new, step)
+    signals, incident = _detect(described, step)
+    from spike.actions.freeze import freeze as act
+
+    with progress("freezing", total=1.0) as advance:
+        found = act(
+            described,
+            incident,
+            cases=_cases(case) or cases_dir(described),
+            operator="",
+            signals=signals,
+            options=options,
+            on_progress=_fraction(advance),
+            talk=talk,
+        )
+    _show(found, as_json)
+
+
+def _cases(case: Path | None) -> Path | None:
+    """`--case` of a case that exists means its shelf; any other path is the shelf itself."""
+    if case is None:
+        return None
+    return (case.parent if (case / "case.yaml").is_file() else case).resolve()
+
+
+def _options(hash_name: str, key: Path | None, new: bool, step: int | None) -> Any:
+    from spike.actions.freeze import Options
+    from spike.domain.errors import SpikeError
+    from spike.domain.manifest import Algorithm
+
+    if hash_name not in tuple(Algorithm):
+        raise SpikeError(f"--hash {hash_name} is not known", hint="spike freeze --hash sha256, or --hash blake3")
+    if key is not None and not key.is_file():
+        raise SpikeError(f"there is no key {key}", hint=f"openssl genpkey -algorithm ed25519 -out {key}")
+    return Options(Algorithm(hash_name), key, new, step)
+
+
+def _detect(run: Run, step: int | None) -> tuple[Signals | None, Incident | None]:
+    """What to freeze for: an incident, or the step that the operator named."""
+    from spike.actions.detect import detect_run, primary_incident
+    from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
+
+    try:
+        signals, detection = detect_run(run)
+    except InputUnreadable as error:
+        if step is None:
+            raise
+        talk(f"no signals: {error.message}")
+        return None, None
+    incident = primary_incident(detection, step)
+    if incident is None and step is None:
+        raise SpikeError(
+            f"no incident stands out in the signals of {run.directory}, so there is nothing to freeze for",
+            hint="spike detect, which says what was read; spike freeze --step STEP if you know better",
+            exit_code=ExitCode.ANSWER_NO,
+        )
+    return signals, incident
+
+
+def _fraction(advance: Callable[[float], None]) -> Callable[[int, int], None]:
+    shown = 0.0
+
+    def on_progress(done: int, total: int) -> None:
+        nonlocal shown
+        now = done / total if total else 1.0
+        advance(now - shown)
+        shown = now
+
+    return on_progress
+
+
+def _release(run: Run, case: Path | None, as_json: bool) -> None:
+    from spike.actions.freeze import release_pins
+    from spike.actions.open_case import existing_case
+
+    found = existing_case(run, case)
+    num_files = release_pins(found)
+    if as_json:
+        emit_json({"schema": "spike.release/1", "case": str(found.path), "files": num_files})
+    else:
+        answer(f"{num_files} pinned files of {found.path} were let go; their digests stay in the manifest")
+
+
+def _show(case: Case, as_json: bool) -> None:
+    from spike.actions.freeze import warnings_of
+    from spike.casefile.manifest import read_manifest
+    from spike.casefile.signing import signed_key_ids
+
+    manifest = read_manifest(case.path)
+    assert manifest is not None, "freeze returned, so the manifest is there"
+    warnings, signed = warnings_of(case), bool(signed_key_ids(case.path))
+    following = f"spike check --case {case.path}"
+    if as_json:
+        emit_json(_payload(case, manifest, warnings, signed, following))
+        return
+    facts = case.facts
+    answer(f"case      {case.path}")
+    answer(f"onset     {facts.incident.onset_step if facts.incident else 'named by the operator, no incident'}")
+    for role, pins in (("last good", (facts.last_good,)), ("earlier", facts.earlier), ("suspect", facts.suspect)):
+        for pin in pins:
+            if pin is not None:
+                answer(f"{role:<9} step {pin.step}, {pin.guarantee} of {pin.original}")
+    for path, reason in facts.not_pinned:
+        answer(f"not used  {path}: {reason}")
+    num_bytes = sum(e.size for e in manifest.entries)
+    answer(f"evidence  {len(manifest.entries)} entries, {num_bytes / 1e6:.1f} MB, {manifest.algorithm}")
+    if manifest.exclusions:
+        answer(f"left out  {len(manifest.exclusions)} files, with reasons in {case.path / 'evidence/manifest.json'}")
+    answer(f"tree      {manifest.tree_digest}{' (signed)' if signed else ' (note it down elsewhere, or use --key)'}")
+    for warning in warnings:
+        answer(f"WARNING   {warning}")
+    answer(f"next      {following}")
+
+
+def _payload(case: Case, manifest: Manifest, warnings: tuple[str, ...], signed: bool, following: str) -> dict[str, Any]:
+    facts = case.facts
+
+    def pin(found: PinnedCheckpoint) -> dict[str, Any]:
+        return {
+            "step": found.step,
+            "original": found.original,
+            "pinned": found.pinned,
+            "guarantee": found.guarantee,
+        }
+
+    return {
+        "schema": "spike.freeze/1",
+        "case": str(case.path),
+        "id": facts.id,
+        "onset_step": facts.incident.onset_step if facts.incident else None,
+        "last_good": pin(facts.last_good) if facts.last_good else None,
+        "earlier": [pin(p) for p in facts.earlier],
+        "suspect": [pin(p) for p in facts.suspect],
+        "not_pinned": [{"path": path, "reason": reason} for path, reason in facts.not_pinned],
+        "algorithm": manifest.algorithm,
+        "tree_digest": manifest.tree_digest,
+        "entries": len(manifest.entries),
+        "bytes": sum(e.size for e in manifest.entries),
+        "exclusions": [{"path": e.path, "reason": e.reason} for e in manifest.exclusions],
+        "signed": signed,
+        "warnings": list(warnings),
+        "next": following,
+    }

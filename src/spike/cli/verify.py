@@ -1,0 +1,90 @@
+"""spike verify: is the case still what was recorded?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spike.cli.options import CaseOption, JsonOption, RunOption
+from spike.cli.output import answer, emit_json, finish, progress
+from spike.domain.errors import ExitCode
+
+if TYPE_CHECKING:
+    from spike.domain.verification import Verification
+
+MAX_LINES = 40
+"""A copied case differs in every modification time; the rest is counted."""
+
+
+def verify(
+    run: RunOption = Path(),
+    case: CaseOption = None,
+    public_key: Annotated[
+        Path | None, typer.Option("--public-key", help="Check the signature with this ed25519 key (PEM).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every byte of a case and hold it against what was recorded; needs neither the run nor its machine.
+
+    Exit code 1 for changed, added or missing content; 4 where a command was interrupted; metadata is only reported.
+    """
+    from spike.actions.verify import verify as act
+    from spike.domain.verification import Integrity
+
+    with progress("reading", total=None) as advance:
+        found = act(case.resolve() if case else _newest(run), public_key=public_key, on_bytes=advance)
+    if as_json:
+        emit_json(_payload(found))
+    else:
+        _show(found)
+    match found.integrity:
+        case Integrity.INTACT:
+            finish(ExitCode.PASSED)
+        case Integrity.ALTERED:
+            finish(ExitCode.ANSWER_NO)
+        case Integrity.INCOMPLETE:
+            finish(ExitCode.INCONCLUSIVE)
+
+
+def _newest(run: Path) -> Path:
+    from spike.casefile.case import cases_dir, list_cases
+    from spike.domain.errors import SpikeError
+    from spike.readers.run_file import load_run
+
+    described = load_run(run)
+    found = list_cases(cases_dir(described))
+    if not found:
+        raise SpikeError(f"the run in {described.directory} has no case yet", hint="spike freeze")
+    return found[-1]
+
+
+def _show(found: Verification) -> None:
+    answer(f"{found.integrity.upper()}  {found.case}")
+    if found.tree_digest:
+        answer(f"evidence    {found.num_files} files, {found.num_bytes / 1e6:.1f} MB, tree {found.tree_digest}")
+    for change in (*found.changes, *found.artefacts):
+        if change.is_content:
+            answer(f"CONTENT     {change.statement}")
+    for fault in found.chain:
+        answer(f"{'JOURNAL' if fault.is_tampering else 'unfinished'}     {fault.fault}: {fault.statement}")
+    for reason in found.unfinished:
+        if all(reason != fault.statement for fault in found.chain):
+            answer(f"unfinished  {reason}")
+    for change in found.metadata[:MAX_LINES]:
+        answer(f"metadata    {change.statement}")
+    if len(found.metadata) > MAX_LINES:
+        answer(f"metadata    and {len(found.metadata) - MAX_LINES} more; --json lists them all")
+    if found.unrecorded:
+        shown = ", ".join(found.unrecorded[:5])
+        answer(f"unrecorded  {len(found.unrecorded)} files outside evidence/ that no command recorded: {shown}")
+    answer(f"signature   {found.signature}")
+    if found.unfinished:
+        answer("next        type the interrupted command again, then spike verify")
+
+
+def _payload(found: Verification) -> dict[str, Any]:
+    from spike.casefile.codec import to_payload
+
+    return to_payload(found, schema="spike.verification/1")
