@@ -41,10 +41,12 @@ class Case:
     facts: CaseFacts
 
     def save_facts(self, facts: CaseFacts) -> None:
-        """Replace case.yaml, and record that it was replaced."""
-        write_atomic(self.path / FACTS_NAME, _facts_bytes(facts))
+        """Replace case.yaml. The journal line comes first: a crash in between leaves the file that it had before."""
+        data = _facts_bytes(facts)
+        artefact = Artefact(FACTS_NAME, hashlib.sha256(data).hexdigest())
+        journal.append(self.path, "case", f"{FACTS_NAME} replaced", 0, (artefact,))
+        write_atomic(self.path / FACTS_NAME, data)
         self.facts = facts
-        self.record("case", "case.yaml written", 0, (FACTS_NAME,))
 
     def write_bytes(self, relative: str, data: bytes) -> None:
         """Write one artefact, whole or not at all."""

@@ -43,43 +43,31 @@ class Pin:
     exclusions: tuple[Exclusion, ...] = ()
 
 
-def hold(source: Path, destination: Path) -> Path:
+def hold(source: Path, place: Path) -> Path:
     """Keep the files of `source` from disappearing until they are pinned; a matter of milliseconds.
 
-    Returns the place to pin from: hard links beside `destination`, or `source` itself where the filesystem
-    allows none. What an earlier, interrupted freeze held is kept.
+    Returns the place to pin from: hard links at `place`, or `source` itself where the filesystem allows none.
+    What an earlier, interrupted freeze held there is kept: it is the older evidence.
     """
-    held = held_path(destination)
-    if held.exists():
-        return held
+    if place.exists():
+        return place
     source = source.resolve()
-    draft = held.with_name(f"{held.name}.tmp")
+    draft = place.with_name(f"{place.name}.tmp")
     _discard(draft)
     try:
-        with writing(held):
-            held.parent.mkdir(parents=True, exist_ok=True)
+        draft.parent.mkdir(parents=True, exist_ok=True)
         tree = _walk_source(source)
-        for entry in tree if source.is_dir() else ():
-            if entry.kind is EntryKind.DIRECTORY:
-                (draft / entry.path).mkdir(parents=True)
-            elif entry.kind is EntryKind.SYMLINK:
-                (draft / entry.path).parent.mkdir(parents=True, exist_ok=True)
-                (draft / entry.path).symlink_to(entry.target)
+        if source.is_dir():
+            _make_frame(draft, tree)
         for entry in tree:
             if entry.kind is EntryKind.FILE:
-                place = draft / entry.path if source.is_dir() else draft
-                place.parent.mkdir(parents=True, exist_ok=True)
-                os.link(_at(source, entry), place, follow_symlinks=False)
-        draft.rename(held)
+                target = draft / entry.path if source.is_dir() else draft
+                os.link(_at(source, entry), target, follow_symlinks=False)
+        draft.rename(place)
     except OSError:
         _discard(draft)
         return source
-    return held
-
-
-def held_path(destination: Path) -> Path:
-    """Where `hold` keeps files for a pin at `destination`."""
-    return destination.with_name(f".{destination.name}.held")
+    return place
 
 
 def pin_checkpoint(
@@ -118,7 +106,6 @@ def pin_checkpoint(
         _discard(draft)
         raise
     entries = _entries(source.is_dir(), origin, destination, root, tree, hashed, guarantee)
-    _discard(held_path(destination))
     others = tuple(
         Exclusion(encode_path(os.fspath(origin / e.path)), "neither file, directory nor symlink")
         for e in tree
@@ -227,12 +214,7 @@ def _fill(
     is_directory = source.is_dir()
     with writing(draft):
         if is_directory:
-            draft.mkdir()
-            for entry in tree:
-                if entry.kind is EntryKind.DIRECTORY:
-                    (draft / entry.path).mkdir()
-                elif entry.kind is EntryKind.SYMLINK:
-                    (draft / entry.path).symlink_to(entry.target)
+            _make_frame(draft, tree)
     files = [e for e in tree if e.kind is EntryKind.FILE]
     if guarantee is Guarantee.COPY:
         hashed = {e.path: _copy(source, draft, e.path, algorithm, on_bytes) for e in files}
@@ -250,6 +232,16 @@ def _fill(
                 fsync_directory(draft / entry.path)
         fsync_directory(draft)
     return hashed
+
+
+def _make_frame(draft: Path, tree: tuple[TreeEntry, ...]) -> None:
+    """Directories and symlinks of the source; a walk lists every directory before what is in it."""
+    draft.mkdir()
+    for entry in tree:
+        if entry.kind is EntryKind.DIRECTORY:
+            (draft / entry.path).mkdir()
+        elif entry.kind is EntryKind.SYMLINK:
+            (draft / entry.path).symlink_to(entry.target)
 
 
 def _hash_draft(

@@ -1,0 +1,193 @@
+"""Is this case untampered? Answered from the case alone: the run and the machine it ran on may be gone.
+
+Evidence is held against its manifest byte by byte, everything else against the digests in the journal, the journal
+against its own chain and head, and all of it against a signature where a public key is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from spike.casefile.case import FACTS_NAME
+from spike.casefile.hashing import hash_file, hash_tree
+from spike.casefile.journal import HEAD_NAME, JOURNAL_NAME, TORN_NAME, read_journal, verify_chain
+from spike.casefile.lock import LOCK_NAME, read_holder
+from spike.casefile.manifest import EVIDENCE, MANIFEST_NAME, look_again, read_manifest
+from spike.casefile.signing import check_signature, signed_key_ids
+from spike.casefile.tree import walk
+from spike.domain.errors import InputUnreadable
+from spike.domain.journal import ChainFault, ChainFinding, JournalEntry
+from spike.domain.manifest import Change, ChangeKind, EntryKind, Manifest, compare, encode_path, refuse_unsafe
+from spike.domain.verification import Integrity, Verification
+
+HOLDING = ".held"
+"""Hard links that an unfinished freeze keeps."""
+_MANIFEST = f"{EVIDENCE}/{MANIFEST_NAME}"
+_OWN = (JOURNAL_NAME, HEAD_NAME, TORN_NAME, LOCK_NAME, FACTS_NAME)
+
+
+def verify(
+    case: Path,
+    *,
+    public_key: Path | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Verification:
+    """Look at everything in the case directory. Nothing is written, so a read-only copy will do.
+
+    Raises `InputUnreadable` where there is no case at all.
+    """
+    if not (case / FACTS_NAME).is_file() and not (case / JOURNAL_NAME).is_file():
+        raise InputUnreadable(f"{case} is not a case", hint="spike verify --case CASE_DIRECTORY")
+    chain = verify_chain(case)
+    entries = _sound_entries(case, chain)
+    unfinished = _unfinished(case, chain)
+    changes, manifest = _check_evidence(case, unfinished, on_bytes)
+    if manifest is not None:
+        if not any(a.path == _MANIFEST for entry in entries for a in entry.artefacts):
+            unfinished.append(f"{_MANIFEST} is not in the journal: freeze was interrupted before it could record it")
+        changes = _without_recorded_additions(changes, entries)
+    artefacts = _check_artefacts(case, entries)
+    artefacts, more = _excuse_interrupted(case, artefacts, entries)
+    unfinished += more
+    signature, holds = _check_signature(case, public_key)
+    altered = any(c.is_content for c in (*changes, *artefacts)) or any(f.is_tampering for f in chain) or holds is False
+    files = [e for e in manifest.entries if e.kind is EntryKind.FILE] if manifest else []
+    return Verification(
+        case=str(case),
+        integrity=Integrity.ALTERED if altered else Integrity.INCOMPLETE if unfinished else Integrity.INTACT,
+        tree_digest=manifest.tree_digest if manifest else "",
+        num_files=len(files),
+        num_bytes=sum(e.size for e in files),
+        changes=changes,
+        artefacts=artefacts,
+        chain=chain,
+        unfinished=tuple(unfinished),
+        unrecorded=_unrecorded(case, entries),
+        signature=signature,
+        signature_holds=holds,
+    )
+
+
+def _check_evidence(
+    case: Path, unfinished: list[str], on_bytes: Callable[[int], None] | None
+) -> tuple[tuple[Change, ...], Manifest | None]:
+    try:
+        manifest = read_manifest(case)
+    except InputUnreadable as error:
+        return (Change(ChangeKind.CHANGED, _MANIFEST, error.message),), None
+    if manifest is None:
+        unfinished.append(f"{_MANIFEST} is not there: freeze has not finished")
+        return (), None
+    if (case / EVIDENCE).is_symlink():
+        return (Change(ChangeKind.REPLACED, EVIDENCE, f"{EVIDENCE} is a symlink"),), manifest
+    found = look_again(case / EVIDENCE, manifest.algorithm, on_bytes=on_bytes)
+    return compare(manifest, found), manifest
+
+
+def _sound_entries(case: Path, chain: tuple[ChainFinding, ...]) -> tuple[JournalEntry, ...]:
+    """The journal, as far as it can be read; what is wrong with it is in `chain` already."""
+    if any(f.fault is ChainFault.CHANGED for f in chain):
+        try:
+            return read_journal(case)
+        except InputUnreadable:
+            return ()
+    return read_journal(case)
+
+
+def _check_artefacts(case: Path, entries: tuple[JournalEntry, ...]) -> tuple[Change, ...]:
+    """Every path that the journal names, against the newest digest recorded for it."""
+    newest = {a.path: (a.sha256, entry) for entry in entries for a in entry.artefacts}
+    safe = {path for path in newest if not _leads_out(path)}
+    found = hash_tree(case, [(path, 0) for path in safe])
+    changes = []
+    for path, (digest, entry) in sorted(newest.items()):
+        by = f"recorded by `spike {entry.command}`, entry {entry.seq}"
+        if path not in safe:
+            changes.append(Change(ChangeKind.REPLACED, path, f"{path} leads out of the case ({by})"))
+        elif found[path].digest == digest:
+            continue
+        elif found[path].digest:
+            changes.append(Change(ChangeKind.CHANGED, path, f"{path} is not what was {by}"))
+        elif (case / path).exists() or (case / path).is_symlink():
+            text = f"{path} cannot be read as a file: {found[path].problem} ({by})"
+            changes.append(Change(ChangeKind.REPLACED, path, text))
+        else:
+            changes.append(Change(ChangeKind.DELETED, path, f"{path} is gone ({by})"))
+    return tuple(changes)
+
+
+def _leads_out(path: str) -> bool:
+    try:
+        refuse_unsafe(encode_path(path))
+    except ValueError:
+        return True
+    return False
+
+
+def _excuse_interrupted(
+    case: Path, artefacts: tuple[Change, ...], entries: tuple[JournalEntry, ...]
+) -> tuple[tuple[Change, ...], list[str]]:
+    """Take out differences that a killed command explains; they make the answer incomplete, never a pass.
+
+    case.yaml is recorded before it is written: killed in between, it still is what an earlier line recorded. Other
+    artefacts are written before they are recorded: killed in between, the lock still names the command.
+    """
+    holder = read_holder(case)
+    kept: list[Change] = []
+    unfinished: list[str] = []
+    for change in artefacts:
+        if change.path == FACTS_NAME and _is_previous(case, change.path, entries):
+            unfinished.append(f"{FACTS_NAME} was about to be replaced when a command was interrupted")
+        elif holder and change.kind is ChangeKind.CHANGED and change.path != FACTS_NAME:
+            unfinished.append(f"{change.statement}; `spike {holder.get('command')}` was at work on it")
+        else:
+            kept.append(change)
+    return tuple(kept), unfinished
+
+
+def _is_previous(case: Path, path: str, entries: tuple[JournalEntry, ...]) -> bool:
+    """The newest line of all recorded this path, and the file is what the line before that recorded."""
+    recorded = [a.sha256 for entry in entries for a in entry.artefacts if a.path == path]
+    is_last = bool(entries) and any(a.path == path for a in entries[-1].artefacts)
+    return is_last and len(recorded) > 1 and hash_file(case / path).digest == recorded[-2]
+
+
+def _unfinished(case: Path, chain: tuple[ChainFinding, ...]) -> list[str]:
+    reasons = [f.statement for f in chain if not f.is_tampering]
+    holder = read_holder(case)
+    if holder:
+        reasons.append(
+            f"`spike {holder.get('command')}` of {holder.get('operator')} (pid {holder.get('pid')} on"
+            f" {holder.get('host')}, since {holder.get('since')}) is at work on the case, or was interrupted"
+        )
+    return reasons
+
+
+def _without_recorded_additions(changes: tuple[Change, ...], entries: tuple[JournalEntry, ...]) -> tuple[Change, ...]:
+    """Evidence that a later command added and recorded is no finding; the journal's digest covers it."""
+    recorded = {encode_path(a.path) for entry in entries for a in entry.artefacts}
+    return tuple(c for c in changes if c.kind is not ChangeKind.ADDED or f"{EVIDENCE}/{c.path}" not in recorded)
+
+
+def _unrecorded(case: Path, entries: tuple[JournalEntry, ...]) -> tuple[str, ...]:
+    recorded = {a.path for entry in entries for a in entry.artefacts}
+    found = (e for e in walk(case) if e.kind is not EntryKind.DIRECTORY)
+    return tuple(
+        encode_path(e.path)
+        for e in found
+        if e.path not in recorded and e.path not in _OWN and not e.path.startswith((f"{EVIDENCE}/", f"{HOLDING}/"))
+    )
+
+
+def _check_signature(case: Path, public_key: Path | None) -> tuple[str, bool | None]:
+    if public_key is not None:
+        try:
+            found = check_signature(case, public_key)
+        except InputUnreadable as error:
+            return error.message, False
+        return f"valid, by key {found.key_id[:16]}, over the journal up to entry {found.journal_count}", True
+    claimed = signed_key_ids(case)
+    if not claimed:
+        return "not signed: whoever can rewrite the whole case can hide it", None
+    return f"signed by key {claimed[0][:16]}, not checked: give --public-key", None
