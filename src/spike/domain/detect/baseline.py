@@ -96,7 +96,7 @@ class Baseline:
         """Begin again at a new level, keeping what is known of the noise."""
         self._rows.clear()
         self._rows.extend(rows)
-        self.num_accepted = max(len(rows), self._constants.ready_rows)
+        self.num_accepted = len(rows)
 
 
 def _median(values: list[float]) -> float:

@@ -12,6 +12,9 @@ from spike.domain.detect.track import Track
 
 UP, DOWN = 1, -1
 
+MANY_ROWS = 200
+"""From this many rows on, the upper hundredth of the run's errors says what is usual."""
+
 
 @dataclass(frozen=True, slots=True)
 class Departure:
@@ -51,6 +54,7 @@ class Watch:
         self.highest = -math.inf
         self.recent: list[tuple[int, float]] = []
         """(row, z) of the rows since the last departure, newest last."""
+        self.hard: list[int] = []
 
     def threshold(self, direction: int) -> float:
         """Scales beyond which one row counts, for this run's own tail and this little evidence."""
@@ -65,7 +69,16 @@ class Watch:
         return forecast.is_ready or (self.track.is_excerpt and self.baseline.num_accepted >= 1)
 
 
-def departures(track: Track, constants: Constants) -> tuple[Departure, ...]:
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass over a track found."""
+
+    departures: tuple[Departure, ...]
+    hard_rows: tuple[int, ...]
+    """Rows that would be far out for a normal noise and are not for this run's tail."""
+
+
+def departures(track: Track, constants: Constants) -> Pass:
     """Every departure of the track, upward and downward, in order."""
     watch = Watch(track, constants)
     found: list[Departure] = []
@@ -81,7 +94,7 @@ def departures(track: Track, constants: Constants) -> tuple[Departure, ...]:
             continue
         departure, row = _follow(watch, row, direction)
         found.append(departure)
-    return tuple(found)
+    return Pass(tuple(found), tuple(watch.hard))
 
 
 def _crossing(watch: Watch, row: int, y: float) -> int:
@@ -100,6 +113,8 @@ def _crossing(watch: Watch, row: int, y: float) -> int:
         watch.sums[direction] = max(0.0, watch.sums[direction] + added)
         if away > limit or watch.sums[direction] > c.cusum_limit:
             return direction
+    if z > c.min_sigmas and forecast.is_ready:
+        watch.hard.append(row)
     watch.recent.append((row, z))
     del watch.recent[: -c.window_rows]
     for direction in (UP, DOWN):
@@ -162,7 +177,8 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
 def _first_departure(watch: Watch, crossing: int, direction: int) -> int:
     """Walk back from a crossing to where the signal first left its usual noise."""
     c = watch.constants
-    usual = max(c.onset_sigmas, watch.tails[direction].quantile(0.99))
+    tail = watch.tails[direction]
+    usual = max(c.onset_sigmas, tail.quantile(0.99)) if len(tail) >= MANY_ROWS else c.onset_sigmas
     onset, gap = crossing, 0
     was_slow = watch.sums[direction] > c.cusum_limit
     for row, z in reversed(watch.recent):

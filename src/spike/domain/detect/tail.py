@@ -24,6 +24,9 @@ HEAVIEST_SHAPE = 0.5
 SHAPE_MARGIN = 0.1
 """The shape's own standard error at a hundred exceedances; subtracted, so that noise looks no heavier than it is."""
 
+REFIT_ROWS = 16
+"""A fit on two thousand rows does not change within this many."""
+
 
 class Tail:
     """The upper tail of standardised errors: a generalized Pareto fit by probability-weighted moments.
@@ -35,6 +38,7 @@ class Tail:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
         self._capacity = capacity
+        self._adds = 0
         self._cached = (-1, 0.0)
 
     def __len__(self) -> int:
@@ -42,6 +46,7 @@ class Tail:
 
     def add(self, z: float) -> None:
         """Remember one healthy standardised error."""
+        self._adds += 1
         if len(self._order) >= self._capacity:
             oldest = self._order.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]
@@ -56,9 +61,9 @@ class Tail:
 
     def threshold(self, false_alarms: float, rows: int = 1000) -> float:
         """Distance that `rows` healthy rows exceed `false_alarms` times on average."""
-        if self._cached[0] == self._version:
-            return self._cached[1]
-        self._cached = (self._version, self._threshold(false_alarms, rows))
+        version = self._adds // REFIT_ROWS
+        if self._cached[0] != version:
+            self._cached = (version, self._threshold(false_alarms, rows))
         return self._cached[1]
 
     def _threshold(self, false_alarms: float, rows: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from spike.domain.detect.constants import Constants
 from spike.domain.signals import GRAD_NORM, LOSS, UPDATE_NORM, Series
@@ -97,5 +98,5 @@ def is_stale(series: Series) -> bool:
     values = [float(v) for v in series.values if math.isfinite(v)]
     if len(values) < 3:
         return bool(values) and all(v == 0.0 for v in values)
-    repeats = sum(a == b for a, b in zip(values, values[1:], strict=False))
+    repeats = sum(a == b for a, b in pairwise(values))
     return repeats > STALE_SHARE * (len(values) - 1)

@@ -1,0 +1,54 @@
+"""Is the run still training? Values that repeat where noise must show, and norms that say that nothing moves."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+
+from spike.domain.detect.constants import Constants
+from spike.domain.detect.evidence import Evidence
+from spike.domain.incident import Kind, Signature
+from spike.domain.signals import LOSS, PARAM_NORM, UPDATE_NORM, Series
+
+NOISY_DIGITS = 4
+"""A loss printed with fewer digits may repeat by chance."""
+
+
+def find_frozen(series: dict[str, Series], constants: Constants) -> tuple[Evidence, ...]:
+    """Runs in which loss or parameter norm repeat exactly, or the update norm is exactly zero."""
+    found: list[Evidence] = []
+    loss = series.get(LOSS)
+    if loss is not None and loss.digits >= NOISY_DIGITS:
+        found += _repeats(loss, constants.frozen_rows, lambda value: value != 0.0)
+    weights = series.get(PARAM_NORM)
+    if weights is not None and weights.digits > NOISY_DIGITS:
+        found += _repeats(weights, 2 * constants.frozen_rows, lambda value: value != 0.0)
+    update = series.get(UPDATE_NORM)
+    if update is not None:
+        found += _repeats(update, constants.frozen_rows, lambda value: value == 0.0)
+    return tuple(found)
+
+
+def _repeats(series: Series, shortest: int, test: object) -> list[Evidence]:
+    assert callable(test)
+    values = [float(v) for v in series.values]
+    distinct = {v for v in values if math.isfinite(v)}
+    if len(distinct) < 3:
+        return []  # a constant column says nothing about training
+    found: list[Evidence] = []
+    start = 0
+    for value, group in groupby(values):
+        length = sum(1 for _ in group)
+        if length >= shortest and math.isfinite(value) and test(value) and start > 0:
+            found.append(_evidence(series, start, start + length - 1, value))
+        start += length
+    return found
+
+
+def _evidence(series: Series, first: int, last: int, value: float) -> Evidence:
+    steps = [int(s) for s in series.steps]
+    signature = Signature(
+        series.name, Kind.FROZEN, "identity", value, 0.0, 0.0, 1, steps[first], steps[first], value, steps[last]
+    )
+    hint = f"{series.name} is exactly {value:g} in {last - first + 1} rows in a row"
+    return Evidence(signature, 0.0, math.inf, last == len(steps) - 1, False, last - first + 1, hints=(hint,))

@@ -1,0 +1,177 @@
+"""What does the detector see in one set of series? Every detector in turn, then incidents and notices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from spike.domain.detect import benign
+from spike.domain.detect.assemble import Scene, incidents
+from spike.domain.detect.constants import Constants
+from spike.domain.detect.departures import DOWN, UP, Departure, departures
+from spike.domain.detect.drift import find_drift
+from spike.domain.detect.evidence import Evidence, of_departure
+from spike.domain.detect.frozen import find_frozen
+from spike.domain.detect.hints import find_lr_jump
+from spike.domain.detect.nonfinite import find_nonfinite
+from spike.domain.detect.scaler import find_collapse
+from spike.domain.detect.shape import of_loss, returns
+from spike.domain.detect.track import Track, is_stale, track
+from spike.domain.incident import Incident, Kind, Notice
+from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, UPDATE_NORM, Series
+
+SHORTEST = 3
+"""Fewer rows than this are no record."""
+
+
+def judge(
+    series: dict[str, Series], constants: Constants, rank: int | None
+) -> tuple[tuple[Incident, ...], tuple[Notice, ...]]:
+    """Incidents and notices of one rank's series (canonical name -> series)."""
+    notices: list[Notice] = []
+    series = _usable(series, notices)
+    tracks = _tracks(series, constants)
+    lost = find_nonfinite(series.get(LOSS), series.get(GRAD_NORM), series, tracks, constants)
+    notices += lost.notices
+    tracks = _tracks(_without_filtered(series, lost.filtered_steps), constants)
+    evidence: list[Evidence] = [*lost.evidence, *find_frozen(series, constants)]
+    evidence += find_collapse(series.get(LOSS_SCALE), constants.startup_rows)
+    for name in (GRAD_NORM, UPDATE_NORM):
+        if name in tracks:
+            found = departures(tracks[name], constants).departures
+            evidence += [of_departure(tracks[name], d, _norm_kind(d)) for d in found if d.direction == UP]
+    if LOSS in tracks:
+        evidence += _loss_evidence(tracks[LOSS], series, constants, notices)
+    scene = Scene(tracks, series, constants, rank)
+    found_incidents = incidents(evidence, scene)
+    return found_incidents, tuple(_outside(notices, found_incidents))
+
+
+def _usable(series: dict[str, Series], notices: list[Notice]) -> dict[str, Series]:
+    kept = dict(series)
+    norm = kept.get(GRAD_NORM)
+    if norm is not None and is_stale(norm):
+        notices.append(benign.stale(norm))
+        del kept[GRAD_NORM]
+    loss = kept.get(LOSS)
+    if loss is not None and not _has_lost_gradients(loss, series.get(GRAD_NORM)):
+        zero = benign.zero_loss(loss)
+        if zero is not None:
+            notices.append(zero)
+            del kept[LOSS]
+    return kept
+
+
+def _has_lost_gradients(loss: Series, norm: Series | None) -> bool:
+    """Whether zeros of the loss stand beside gradients that are not finite: then they are no policy gradient's."""
+    if norm is None:
+        return False
+    zeros = {int(s) for s, v in zip(loss.steps, loss.values, strict=True) if v == 0.0}
+    lost = {int(s) for s, v in zip(norm.steps, norm.values, strict=True) if not math.isfinite(v)}
+    return len(zeros & lost) > 0.2 * len(zeros)
+
+
+def _tracks(series: dict[str, Series], constants: Constants) -> dict[str, Track]:
+    return {
+        name: track(series[name], constants)
+        for name in (LOSS, GRAD_NORM, UPDATE_NORM)
+        if name in series and series[name].steps.size > 0
+    }
+
+
+def _without_filtered(series: dict[str, Series], steps: frozenset[int]) -> dict[str, Series]:
+    """The loss with NaN where the logger had put 0.0 in its place."""
+    loss = series.get(LOSS)
+    if loss is None or not steps:
+        return series
+    hidden = np.isin(loss.steps, list(steps))
+    return series | {LOSS: replace(loss, values=np.where(hidden, np.nan, loss.values))}
+
+
+def _norm_kind(departure: Departure) -> Kind:
+    lasting = departure.is_settled or (departure.is_open and departure.num_rows > 8)
+    return Kind.LEVEL_SHIFT if lasting else Kind.SPIKE
+
+
+def _loss_evidence(
+    loss: Track, series: dict[str, Series], constants: Constants, notices: list[Notice]
+) -> list[Evidence]:
+    passed = departures(loss, constants)
+    found = _unreturned(loss, list(passed.departures))
+    rows = benign.period(loss, constants)
+    if rows is not None:
+        notices.append(benign.periodic(loss, rows))
+        found = [d for d in found if not _is_in_phase(loss, d, rows)]
+    kept: list[Evidence] = []
+    for departure in found:
+        evidence = of_loss(loss, departure, constants)
+        if evidence is None:
+            continue
+        why = _benign_drop(evidence, series) if departure.direction == DOWN else None
+        if why is None:
+            kept.append(evidence)
+        else:
+            notices.append(Notice(why[0], (evidence.onset,), why[1]))
+    if passed.hard_rows:
+        notices.append(benign.hard_batches(loss.steps[row] for row in passed.hard_rows))
+    lasting = any(d.is_open or d.is_settled for d in found)
+    taken = [(d.onset, d.last) for d in found]
+    return kept if lasting or len(loss) < SHORTEST else [*kept, *find_drift(loss, taken, constants)]
+
+
+def _unreturned(loss: Track, found: list[Departure]) -> list[Departure]:
+    """Join a rise that had settled with the drop that ended it: one long departure that came back."""
+    kept: list[Departure] = []
+    for departure in found:
+        if kept and returns(loss, kept[-1], departure):
+            risen = kept.pop()
+            departure = replace(risen, last=max(risen.last, departure.onset - 1), is_settled=False)
+        kept.append(departure)
+    return kept
+
+
+def _is_in_phase(loss: Track, departure: Departure, rows: int) -> bool:
+    """Whether the rows one, two and three periods away are as high: the departure belongs to the swing."""
+    if departure.num_rows > rows:
+        return False
+    mates = [departure.peak + k * rows for k in (-3, -2, -1, 1, 2, 3)]
+    high = [
+        departure.direction * (loss.y[row] - departure.centre) > 0.5 * departure.effect
+        for row in mates
+        if 0 <= row < len(loss) and math.isfinite(loss.y[row])
+    ]
+    return sum(high) >= 2
+
+
+def _benign_drop(evidence: Evidence, series: dict[str, Series]) -> tuple[str, str] | None:
+    onset = evidence.onset
+    jump = find_lr_jump(series.get(LEARNING_RATE), onset)
+    if jump is not None and jump[2] < jump[1]:
+        return "learning-rate-step", f"the loss falls where the learning rate steps down at step {jump[0]}"
+    epoch = series.get("epoch")
+    if epoch is not None and evidence.effect < 0.7 and _new_epoch(epoch, onset):
+        return "epoch-boundary", "the loss falls where a new epoch begins: the data was seen before"
+    return None
+
+
+def _new_epoch(epoch: Series, onset: int) -> bool:
+    at = int(np.searchsorted(epoch.steps, onset))
+    near = epoch.values[max(0, at - 3) : at + 3]
+    near = near[np.isfinite(near)]
+    return bool(near.size) and math.floor(float(near.max()) + 1e-3) > math.floor(float(near.min()) + 1e-3)
+
+
+def _outside(notices: list[Notice], found: tuple[Incident, ...]) -> list[Notice]:
+    """Notices without the steps that an incident covers; what an incident says needs no second word."""
+    spans = [(min(s.onset_step for s in i.signatures), max(s.last_step for s in i.signatures)) for i in found]
+    kept: list[Notice] = []
+    for notice in notices:
+        if notice.pattern not in ("hard-batches", "single-scaler-skip"):
+            kept.append(notice)
+            continue
+        steps = tuple(s for s in notice.steps if not any(a <= s <= b for a, b in spans))
+        if steps:
+            kept.append(replace(notice, steps=steps))
+    return kept
