@@ -121,7 +121,7 @@ def _crossing(watch: Watch, row: int, y: float) -> int:
         watch.tails[direction].add(direction * z)
     if abs(z) < c.accept_sigmas:
         watch.baseline.accept(row, y, error)
-    else:
+    elif forecast.is_ready:
         watch.baseline.note_error(error)
     watch.highest = max(watch.highest, y)
     return 0
@@ -144,7 +144,8 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
     """The whole departure around a crossing, and the row at which judging goes on."""
     c, track = watch.constants, watch.track
     onset = _first_departure(watch, crossing, direction)
-    taken_back = sum(1 for row, _ in watch.recent if row >= onset)
+    is_ready = watch.baseline.num_accepted >= c.ready_rows
+    taken_back = sum(1 for row, z in watch.recent if row >= onset and (is_ready or abs(z) < c.accept_sigmas))
     watch.baseline.forget_from(onset, taken_back)
     forecast = watch.baseline.forecast(onset)
     limit = watch.threshold(direction)
