@@ -160,7 +160,7 @@ def _sample_test(
         change = Intervention("mask-samples", Factor.BATCH, (step,), (("keep", kept), ("donors", donors)))
         spec = TrialSpec(
             id=f"keep-{'-'.join(map(str, kept[:6]))}{'-and-more' if len(kept) > 6 else ''}",
-            purpose=f"of the batch of step {step} only samples {', '.join(map(str, kept))}, control samples for the rest",
+            purpose=f"of the batch of step {step} only {', '.join(map(str, kept))}, control samples for the rest",
             checkpoint=base.checkpoint,
             first_step=base.first_step,
             stop_after=base.stop_after,
