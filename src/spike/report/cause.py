@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from spike.domain.verdict import Finding, Status, Strength, Verdict
 from spike.report.document import Block, Section, Tone, Words, badge, bullets, code, inline, paragraph, table
 from spike.report.facts import VERDICT, PostmortemFacts
-from spike.report.phrases import place_words
+from spike.report.phrases import STATUS_TONE, place_words
 from spike.report.sources import prose, sources
 from spike.report.summary import verdict_words
 from spike.report.text import name, plural
@@ -20,14 +20,21 @@ def cause_section(facts: PostmortemFacts) -> Section:
     verdict = facts.verdict
     if verdict is None:
         return Section("cause", "Cause", (paragraph("The causes were not bisected, so there is no verdict."),))
-    blocks: list[Block] = [paragraph(*verdict_words(verdict, facts))]
+    blocks: list[Block] = [_standing(verdict, facts)]
     blocks += _place_blocks(verdict)
     if verdict.findings:
         blocks.append(_finding_table(verdict.findings, facts))
-    if verdict.evidence:
-        blocks.append(paragraph("The verdict stands on ", sources(verdict.evidence, facts), "."))
     blocks += _other_blocks(verdict, facts)
     return Section("cause", "Why this cause and not the others", tuple(blocks))
+
+
+def _standing(verdict: Verdict, facts: PostmortemFacts) -> Block:
+    """Status and cause, and the evidence under them."""
+    if verdict.status is Status.UNDETERMINED or not verdict.cause:
+        return paragraph(*verdict_words(verdict, facts))
+    stands = inline(", standing on ", sources(verdict.evidence, facts)) if verdict.evidence else inline()
+    state = badge(verdict.status.value, STATUS_TONE[verdict.status])
+    return paragraph(state, " ", code(name(verdict.cause), VERDICT), stands, ".")
 
 
 def _place_blocks(verdict: Verdict) -> Iterator[Block]:

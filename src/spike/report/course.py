@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import TypeAlias
 
 from spike.domain.errors import ExitCode
 from spike.domain.incident import Incident
 from spike.domain.measured import NotMeasured
-from spike.domain.timeline import last_logged_step, moments, seconds_between
+from spike.domain.timeline import Act, first_word, last_logged_step, moments, seconds_between
 from spike.report.document import Block, Figure, Section, Words, bullets, code, inline, link, paragraph, table
 from spike.report.facts import CASE, JOURNAL, SIGNALS, PostmortemFacts
 from spike.report.phrases import limit_value, signal_words, usual_value
+from spike.report.signal_figure import drawn_series
 from spike.report.sources import prose
-from spike.report.text import duration, hours, name, number, plural, sentence, visible, when
+from spike.report.text import device_hours, duration, name, number, plural, sentence, visible, when
 
 Row: TypeAlias = tuple[Words, Words, Words]
 
@@ -40,11 +42,11 @@ def _costs(facts: PostmortemFacts) -> Iterator[Row]:
     steps = link_steps(facts)
     yield _cost("steps to train again", impact.steps, lambda v: plural(int(v), "step"), steps, SIGNALS)
     yield _cost("their wall time", impact.hours, lambda v: duration(v * 3600), timed, impact.step_time.source)
-    yield _cost("GPU-hours lost", impact.device_hours, hours, inline(devices), CASE)
+    yield _cost("GPU-hours lost", impact.device_hours, device_hours, inline(devices), CASE)
     yield _cost("their price", impact.price, lambda v: f"{v:,.2f} {visible(prices.currency)}", inline(price), CASE)
     if facts.trials:
         spent = f"{plural(len(facts.trials), 'trial')}, {duration(impact.trial_hours * 3600)} of wall time"
-        yield _cost("GPU-hours of the investigation", impact.trial_device_hours, hours, inline(spent), "")
+        yield _cost("GPU-hours of the investigation", impact.trial_device_hours, device_hours, inline(spent), "")
 
 
 def link_steps(facts: PostmortemFacts) -> Words:
@@ -77,11 +79,24 @@ def timeline_section(facts: PostmortemFacts) -> Section:
 
 
 def _act_rows(facts: PostmortemFacts) -> Iterator[tuple[Words, ...]]:
-    for act in facts.acts:
-        ending = "" if act.exit_code == ExitCode.PASSED else f" ({ending_words(act.exit_code)})"
-        result = inline(prose(act.summary, facts), ending)
-        source = code(f"journal:{act.line}", JOURNAL)
-        yield when(act.time), name(act.operator), code(name(act.command)), result, source
+    for first, count in _grouped(facts.acts):
+        if count > 1:
+            command, result = "trial", inline(f"{plural(count, 'trial')} judged, each told below.")
+        else:
+            ending = "" if first.exit_code == ExitCode.PASSED else f" ({ending_words(first.exit_code)})"
+            command, result = first.command, inline(prose(first.summary, facts), ending)
+        source = code(f"journal:{first.line}", JOURNAL)
+        yield when(first.time), name(first.operator), code(name(command)), result, source
+
+
+def _grouped(done: Sequence[Act]) -> Iterator[tuple[Act, int]]:
+    """Acts with how many follow in a row that judge a trial by the same operator: those are one line."""
+    for (is_trial, _who), group in groupby(done, key=lambda a: (first_word(a.command) == "trial", a.operator)):
+        acts = list(group)
+        if is_trial:
+            yield acts[0], len(acts)
+        else:
+            yield from ((act, 1) for act in acts)
 
 
 def ending_words(exit_code: int) -> str:
@@ -107,10 +122,10 @@ def detection_section(facts: PostmortemFacts) -> Section:
         text = "No signal left its baseline, or the case was opened without one."
         return Section("detection", "Detection", (paragraph(text),))
     blocks: list[Block] = [paragraph(_lead_words(incident), " ", _lag_words(facts))]
-    if facts.signals is not None:
+    if drawn_series(facts):
         blocks.append(
             Figure(
-                "signals", f"Signals around step {incident.onset_step}", inline(_figure_words(), code(SIGNALS, SIGNALS))
+                "signals", f"Signals around step {incident.onset_step}", inline(FIGURE_WORDS, code(SIGNALS, SIGNALS))
             )
         )
     blocks.append(_signature_table(incident))
@@ -119,10 +134,10 @@ def detection_section(facts: PostmortemFacts) -> Section:
     return Section("detection", "Detection", tuple(blocks))
 
 
-def _figure_words() -> str:
-    return (
-        "The record around the onset. Grey band: the baseline within its limit. Bars below: the windows of the trials. "
-    )
+FIGURE_WORDS = (
+    "The record around the onset. Grey band: from the usual value to the limit of the signature. "
+    "Bars: the steps that the trials replayed. "
+)
 
 
 def _lead_words(incident: Incident) -> str:

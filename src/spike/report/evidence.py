@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from spike.domain.facts import NOT_MEASURED
 from spike.report.document import Block, Section, Words, bullets, code, inline, link, paragraph, table
-from spike.report.facts import CHECKS, MANIFEST, EvidenceRow, PostmortemFacts
-from spike.report.phrases import place_words
-from spike.report.sources import prose, sources
+from spike.report.facts import MANIFEST, EvidenceRow, PostmortemFacts
+from spike.report.phrases import place_phrase
+from spike.report.sources import fact_artefact, prose, sources
 from spike.report.text import name, plural, size, visible
 
 MAX_ROWS = 40
@@ -23,36 +23,43 @@ def evidence_section(facts: PostmortemFacts) -> Section:
     if facts.evidence:
         total = sum(row.num_bytes for row in facts.evidence)
         count = plural(len(facts.evidence), "file")
-        blocks.append(paragraph(f"{count}, {size(total)}, all with SHA-256 in ", code(MANIFEST, MANIFEST), "."))
-        blocks.append(_evidence_table(facts.evidence))
+        blocks.append(
+            paragraph(f"{count}, {size(total)}, each with its {facts.algorithm} in ", code(MANIFEST, MANIFEST), ".")
+        )
+        blocks.append(_evidence_table(facts.evidence, facts.algorithm))
     else:
         blocks.append(paragraph("No evidence was frozen."))
-    if facts.checks is not None:
-        blocks += _check_blocks(facts)
+    blocks += _fact_blocks(facts)
     return Section("evidence", "Evidence", tuple(blocks))
 
 
-def _evidence_table(rows: tuple[EvidenceRow, ...]) -> Block:
+def _evidence_table(rows: tuple[EvidenceRow, ...], algorithm: str) -> Block:
     caption = "" if len(rows) <= MAX_ROWS else f"The first {MAX_ROWS} of {len(rows):,}; the manifest lists all."
     shown = [(code(name(r.path), r.path), visible(r.origin), size(r.num_bytes), _digest(r)) for r in rows[:MAX_ROWS]]
-    return table(("Evidence", "Origin", "Size", "SHA-256"), shown, caption, numeric=(2,))
+    return table(("Evidence", "Origin", "Size", algorithm), shown, caption, numeric=(2,))
 
 
 def _digest(row: EvidenceRow) -> Words:
-    return code(row.sha256[:DIGEST_CHARS])
+    return code(row.digest[:DIGEST_CHARS])
 
 
-def _check_blocks(facts: PostmortemFacts) -> Iterator[Block]:
-    assert facts.checks is not None
-    known = [f for f in facts.checks.facts if f.value != NOT_MEASURED]
+def _fact_blocks(facts: PostmortemFacts) -> Iterator[Block]:
+    known = [f for f in facts.facts if f.value != NOT_MEASURED]
     if known:
         rows = []
         for fact in known:
-            where = "; ".join(f"{what} {place}" for what, place in place_words(fact.where))
+            where = place_phrase(fact.where)
             statement = inline(prose(fact.statement, facts), f" ({where})" if where else "")
-            rows.append((link(fact.name, CHECKS), code(fact.value), statement, sources(fact.evidence, facts)))
-        yield table(("Fact", "Value", "What was found", "Evidence"), rows, "What the files show without a GPU.")
-    for title, cells in facts.checks.tables:
+            rows.append(
+                (
+                    link(fact.name, fact_artefact(fact, facts)),
+                    code(fact.value),
+                    statement,
+                    sources(fact.evidence, facts),
+                )
+            )
+        yield table(("Fact", "Value", "What was found", "Evidence"), rows, "What the checks and the trials measured.")
+    for title, cells in facts.checks.tables if facts.checks is not None else ():
         if len(cells) > 1:
             yield _detail_table(title, cells)
 
@@ -67,7 +74,7 @@ def _detail_table(title: str, cells: tuple[tuple[str, ...], ...]) -> Block:
 
 def record_section(facts: PostmortemFacts) -> Section:
     """What the report itself was made from."""
-    rows = [(code(name(r.path), r.path), size(r.num_bytes), code(r.sha256)) for r in facts.artefacts]
+    rows = [(code(name(r.path), r.path), size(r.num_bytes), code(r.digest)) for r in facts.artefacts]
     words = ["Written from the files below and nothing else; the same case gives the same report."]
     if facts.chain_digest:
         words.append(f"The journal's chain stands at {facts.chain_digest[:DIGEST_CHARS]} after the last command above.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spike.domain.case import CaseFacts
-from spike.domain.facts import CheckReport
+from spike.domain.facts import CheckReport, Fact
 from spike.domain.gate import GateDecision
 from spike.domain.signals import Signals
 from spike.domain.timeline import Act, Impact
@@ -17,6 +17,7 @@ MANIFEST = "evidence/manifest.json"
 JOURNAL = "journal.jsonl"
 CASE = "case.yaml"
 CHECKS = "checks.json"
+FACTS = "facts.json"
 LICENCE = "licence.json"
 VERDICT = "verdict.json"
 GATE = "gate.json"
@@ -31,7 +32,7 @@ class EvidenceRow:
     origin: str
     """Where it came from, relative to the run where possible."""
     num_bytes: int
-    sha256: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class PostmortemFacts:
     """Digest of the last journal line among `acts`."""
     signals: Signals | None
     checks: CheckReport | None
+    facts: tuple[Fact, ...]
+    """What the checks and the trials measured, or why they did not; one for each name."""
     licence: Licence | None
     noise: NoiseFloor | None
     trials: tuple[TrialResult, ...]
@@ -54,10 +57,12 @@ class PostmortemFacts:
     verdict: Verdict | None
     gate: GateDecision | None
     evidence: tuple[EvidenceRow, ...]
+    algorithm: str
+    """What the digests of the evidence are made with: "SHA-256" or "BLAKE3"."""
     gaps: tuple[tuple[str, str], ...]
     """(what, why) that freeze could not keep."""
     artefacts: tuple[EvidenceRow, ...]
-    """The case's own files that this report reads, with their digests now."""
+    """The case's own files that this report reads, with their SHA-256 now."""
     impact: Impact
     not_run: tuple[str, ...] = ()
     """Steps of the runbook that were not taken, in order."""

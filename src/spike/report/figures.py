@@ -71,6 +71,6 @@ def styled(chart: Any) -> Any:
             tickColor=GRID,
             titlePadding=8,
         )
-        .configure_title(color=INK, fontSize=13, fontWeight=600, anchor="start", offset=8)
+        .configure_title(color=INK, fontSize=13, fontWeight=600, anchor="start", frame="group", offset=8)
         .configure_legend(labelColor=SOFT, title=None, orient="top")
     )

@@ -10,9 +10,9 @@ from spike.domain.measured import NotMeasured
 from spike.domain.trial import Grade, OutcomeKind
 from spike.domain.verdict import Status
 from spike.report.document import Section, Words, bullets, code, inline, paragraph
-from spike.report.facts import CHECKS, GATE, LICENCE, MANIFEST, VERDICT, PostmortemFacts
+from spike.report.facts import GATE, LICENCE, MANIFEST, VERDICT, PostmortemFacts
 from spike.report.phrases import signal_words
-from spike.report.sources import source_of_trial
+from spike.report.sources import fact_artefact, source_of_trial
 from spike.report.text import name, plural, sentence
 
 
@@ -32,9 +32,9 @@ def _gaps(facts: PostmortemFacts) -> Iterator[Words]:
         yield inline(code(name(what), MANIFEST), f": not kept. {sentence(why)}")
     for path, why in facts.case.not_pinned:
         yield inline("checkpoint ", code(name(path)), f": not used. {sentence(why)}")
-    for fact in facts.checks.facts if facts.checks is not None else ():
+    for fact in facts.facts:
         if fact.value == NOT_MEASURED:
-            yield inline(code(fact.name, CHECKS), f": {sentence(fact.statement)}")
+            yield inline(code(fact.name, fact_artefact(fact, facts)), f": {sentence(fact.statement)}")
     for result in facts.trials:
         if result.outcome.kind is OutcomeKind.UNTESTABLE:
             trial = source_of_trial(name(result.spec.id), result.spec.id)
@@ -81,7 +81,7 @@ def _followups(facts: PostmortemFacts) -> Iterator[Words]:
     if facts.gate is not None and facts.gate.is_open:
         yield inline("Follow the resumed run with ", code("spike watch"), ", the rollback command at hand.")
     for path, why in facts.case.not_pinned:
-        yield inline("Look after checkpoint ", code(name(path)), f": {sentence(why)}")
+        yield inline("Examine checkpoint ", code(name(path)), f": {sentence(why)}")
 
 
 def _open_questions(facts: PostmortemFacts) -> Iterator[Words]:

@@ -21,6 +21,8 @@ KIND_WORDS: dict[Kind, str] = {
     Kind.SKIPPED_STEPS: "run of skipped steps",
     Kind.FROZEN: "frozen training",
 }
+MAX_LIST_CHARS = 40
+"""A longer list of parameters (a donor file for every micro-batch) is counted; trial.json holds it."""
 SIGNAL_WORDS = {LOSS: "the loss", GRAD_NORM: "the gradient norm", LEARNING_RATE: "the learning rate"}
 STATUS_TONE = {Status.ESTABLISHED: Tone.GOOD, Status.SUPPORTED: Tone.WARN, Status.UNDETERMINED: Tone.QUIET}
 OUTCOME_TONE = {
@@ -97,6 +99,14 @@ def place_words(place: Place) -> tuple[tuple[str, str], ...]:
     return (*found, *((what, name(where)) for what, where in named if where))
 
 
+def place_phrase(place: Place) -> str:
+    """Every localised field in one phrase: "samples 3, 7 of the batch, file shard-00017.bin"."""
+    phrases = [
+        f"samples {w} of the batch" if what.startswith("samples") else f"{what} {w}" for what, w in place_words(place)
+    ]
+    return ", ".join(phrases)
+
+
 def change_words(intervention: Intervention | None) -> str:
     """What a trial changed: "skip-batch (steps 222)", or "nothing"."""
     if intervention is None:
@@ -109,7 +119,8 @@ def change_words(intervention: Intervention | None) -> str:
 
 def _parameter(value: object) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(_parameter(item) for item in value) + "]"
+        listed = ", ".join(_parameter(item) for item in value)
+        return f"[{listed}]" if len(listed) <= MAX_LIST_CHARS else plural(len(value), "item")
     return number(value) if isinstance(value, float) else name(str(value))
 
 

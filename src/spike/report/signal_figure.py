@@ -20,6 +20,8 @@ MAX_POINTS = 600
 """Buckets across the window; each keeps its lowest and highest value, so no peak is lost in a long record."""
 LOG_RATIO = 20.0
 """A panel whose largest value exceeds the smallest by more than this is drawn on a logarithmic scale."""
+LABEL_SHARE = 0.24
+"""Width of the longest label, as a share of the plot."""
 PANEL_HEIGHT = 170
 ROW_HEIGHT = 22
 
@@ -31,23 +33,33 @@ class Window:
     first: int
     last: int
 
+    def share(self, step: int) -> float:
+        """How far to the right this step lies, from 0 to 1."""
+        return (step - self.first) / max(self.last - self.first, 1)
+
 
 def chart(facts: PostmortemFacts) -> Any | None:
     """One panel a signal, the trials' windows below; None where nothing was logged around the onset."""
     import altair as alt
 
-    incident = facts.case.incident
-    if facts.signals is None or incident is None:
+    series, incident = drawn_series(facts), facts.case.incident
+    if not series or incident is None:
         return None
     window = _window(facts, incident)
-    wanted = dict.fromkeys((LOSS, GRAD_NORM, incident.first_signal))
-    series = [s for s in (facts.signals.get(w) for w in wanted) if s is not None and _inside(s, window).any()]
-    if not series:
-        return None
     panels = [_panel(s, incident, facts, window, first=i == 0) for i, s in enumerate(series)]
     bars = _trial_windows(facts, window)
     rows = [*panels, bars] if bars is not None else panels
     return alt.vconcat(*rows, spacing=14).resolve_scale(x="shared")
+
+
+def drawn_series(facts: PostmortemFacts) -> tuple[Series, ...]:
+    """The signals that the figure shows; () where it is not drawn."""
+    incident = facts.case.incident
+    if facts.signals is None or incident is None:
+        return ()
+    window = _window(facts, incident)
+    found = (facts.signals.get(name) for name in dict.fromkeys((LOSS, GRAD_NORM, incident.first_signal)))
+    return tuple(s for s in found if s is not None and _inside(s, window).any())
 
 
 def _inside(series: Series, window: Window) -> Any:
@@ -76,43 +88,54 @@ def _panel(series: Series, incident: Incident, facts: PostmortemFacts, window: W
     steps, values = series.steps[shown], series.values[shown]
     finite = np.isfinite(values)
     signature = incident.signature(series.name)
-    scale = _scale(values[finite])
-    x = alt.X("step:Q", scale=alt.Scale(domain=[window.first, window.last], nice=False), axis=_step_axis(False))
-    y = alt.Y("value:Q", scale=scale, title=None, axis=alt.Axis(tickCount=4, format="~g"))
+    x, y = _x(window), _y(values[finite])
     layers: list[Any] = []
     if signature is not None:
-        layers.append(_band(signature, window))
-    layers += _marks(incident, facts, labelled=first)
+        layers.append(_band(signature, window, y))
+    layers += _marks(incident, facts, window, labelled=first)
     thin_steps, thin_values = _thinned(steps[finite], values[finite])
-    rows = [{"step": int(s), "value": float(v)} for s, v in zip(thin_steps, thin_values, strict=True)]
+    rows: list[dict[str, Any]] = [
+        {"step": int(s), "value": float(v)} for s, v in zip(thin_steps, thin_values, strict=True)
+    ]
+    # A gap, not a bridge, where the value was not finite.
+    rows += [{"step": int(s), "value": None} for s in steps[~finite]]
+    rows.sort(key=lambda row: row["step"])
     line = alt.Chart(alt.Data(values=rows)).mark_line(color=RECORD, strokeWidth=1.6, clip=True, aria=False)
     layers.append(line.encode(x=x, y=y))
     if signature is not None:
         layers += _anomalies(signature, thin_steps, thin_values, x, y)
-    layers += _non_finite(steps[~finite], x)
+    layers += _non_finite(steps[~finite], window)
     title = signal_words(series.name).removeprefix("the ")
     return alt.layer(*layers).properties(width=WIDTH, height=PANEL_HEIGHT, title=title)
 
 
-def _step_axis(labelled: bool) -> Any:
+def _x(window: Window, field: str = "step:Q", *, labelled: bool = False) -> Any:
+    """The one horizontal axis; every layer names its domain, or a layer without would pull it to zero."""
     import altair as alt
 
-    return alt.Axis(
+    axis = alt.Axis(
         grid=False,
         labels=labelled,
         ticks=labelled,
         title="step, as logged" if labelled else None,
         format=",d",
         tickMinStep=1,
+        tickCount=10,
     )
+    return alt.X(field, scale=alt.Scale(domain=[window.first, window.last], nice=False, zero=False), axis=axis)
 
 
-def _scale(values: Any) -> Any:
+def _y(values: Any) -> Any:
     import altair as alt
 
+    axis = alt.Axis(tickCount=4, format="~g")
+    scale = alt.Scale(zero=False, nice=True)
     if values.size and values.min() > 0 and values.max() / values.min() > LOG_RATIO:
-        return alt.Scale(type="log", nice=True)
-    return alt.Scale(zero=False, nice=True)
+        low, high = float(values.min()), float(values.max())
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        axis = alt.Axis(values=[10.0**d for d in decades], format="~g")
+        scale = alt.Scale(type="log", domain=[low / 1.4, high * 1.8], nice=False)
+    return alt.Y("value:Q", scale=scale, title=None, axis=axis)
 
 
 def _thinned(steps: Any, values: Any) -> tuple[Any, Any]:
@@ -126,37 +149,42 @@ def _thinned(steps: Any, values: Any) -> tuple[Any, Any]:
     return steps[chosen], values[chosen]
 
 
-def _band(signature: Signature, window: Window) -> Any:
-    """From the usual value to the limit of the signature, up to the onset's window."""
+def _band(signature: Signature, window: Window, y: Any) -> Any:
+    """From the usual value to the limit of the signature."""
     import altair as alt
 
     low, high = sorted((usual_value(signature), limit_value(signature)))
     if not (math.isfinite(low) and math.isfinite(high)):
         high = low
-    row = {"step": window.first, "end": window.last, "low": low, "high": high}
-    return (
-        alt.Chart(alt.Data(values=[row]))
-        .mark_rect(color=BAND, opacity=0.45, clip=True, aria=False)
-        .encode(x="step:Q", x2="end:Q", y="low:Q", y2="high:Q")
-    )
+    row = {"step": window.first, "end": window.last, "value": low, "high": high}
+    band = alt.Chart(alt.Data(values=[row])).mark_rect(color=BAND, opacity=0.5, clip=True, aria=False)
+    return band.encode(x=_x(window), x2="end:Q", y=y, y2="high:Q")
 
 
-def _marks(incident: Incident, facts: PostmortemFacts, *, labelled: bool) -> list[Any]:
-    """Vertical rules at the last good checkpoint and the onset; named in the topmost panel."""
+def _marks(incident: Incident, facts: PostmortemFacts, window: Window, *, labelled: bool) -> list[Any]:
+    """Vertical rules at the last good checkpoint and the onset; named above the topmost panel."""
+    onset, good = incident.onset_step, facts.case.last_good
+    side = "left" if window.share(onset) < 1 - LABEL_SHARE else "right"
+    layers = _mark(window, onset, f"onset {onset:,}", ONSET, side, labelled=labelled)
+    if good is not None:
+        # To the left of its rule where there is room, else to the right, else there is no room for a name.
+        fits_left = window.share(good.step) > LABEL_SHARE
+        fits_right = window.share(onset) - window.share(good.step) > LABEL_SHARE and side == "left"
+        text = f"last good checkpoint {good.step:,}" if fits_left or fits_right else f"{good.step:,}"
+        layers += _mark(window, good.step, text, GOOD, "right" if fits_left else "left", labelled=labelled)
+    return layers
+
+
+def _mark(window: Window, step: int, label: str, colour: str, side: str, *, labelled: bool) -> list[Any]:
     import altair as alt
 
-    marks = [(incident.onset_step, f"onset {incident.onset_step:,}", ONSET, "left", 5)]
-    if facts.case.last_good is not None:
-        step = facts.case.last_good.step
-        marks.append((step, f"last good checkpoint {step:,}", GOOD, "left", 5))
-    layers: list[Any] = []
-    for step, label, colour, align, dx in marks:
-        data = alt.Chart(alt.Data(values=[{"step": step, "label": label}]))
-        layers.append(data.mark_rule(color=colour, strokeWidth=1.2, strokeDash=[4, 3], aria=False).encode(x="step:Q"))
-        if labelled:
-            text = data.mark_text(color=colour, align=align, baseline="top", dx=dx, fontSize=11.5, aria=False)
-            layers.append(text.encode(x="step:Q", y=alt.value(-12), text="label:N"))
-    return layers
+    data = alt.Chart(alt.Data(values=[{"step": step, "label": label}]))
+    rule = data.mark_rule(color=colour, strokeWidth=1.2, strokeDash=[4, 3], clip=True, aria=False).encode(x=_x(window))
+    if not labelled:
+        return [rule]
+    dx = 5 if side == "left" else -5
+    text = data.mark_text(color=colour, align=side, baseline="bottom", dx=dx, fontSize=11.5, aria=False)
+    return [rule, text.encode(x=_x(window), y=alt.value(-4), text="label:N")]
 
 
 def _anomalies(signature: Signature, steps: Any, values: Any, x: Any, y: Any) -> list[Any]:
@@ -177,45 +205,59 @@ def _anomalies(signature: Signature, steps: Any, values: Any, x: Any, y: Any) ->
     return [points.encode(x=x, y=y)]
 
 
-def _non_finite(steps: Any, x: Any) -> list[Any]:
+def _non_finite(steps: Any, window: Window) -> list[Any]:
     """NaN and infinities have no height; they stand as crosses along the top."""
     import altair as alt
 
     if not steps.size:
         return []
     chosen = steps[np.linspace(0, steps.size - 1, min(steps.size, MAX_POINTS)).astype(int)]
-    data = alt.Chart(alt.Data(values=[{"step": int(s)} for s in chosen]))
-    cross = data.mark_point(
+    crosses = alt.Chart(alt.Data(values=[{"step": int(s)} for s in dict.fromkeys(chosen.tolist())])).mark_point(
         color=ONSET, shape="cross", angle=45, size=42, filled=True, opacity=1, clip=True, aria=False
     )
-    label = alt.Chart(alt.Data(values=[{"step": int(chosen[0]), "label": "NaN or infinite"}]))
-    text = label.mark_text(color=ONSET, align="right", dx=-8, fontSize=11, aria=False)
-    return [cross.encode(x=x, y=alt.value(10)), text.encode(x=x, y=alt.value(10), text="label:N")]
+    fits_right = window.share(int(chosen[-1])) < 1 - LABEL_SHARE
+    step = int(chosen[-1] if fits_right else chosen[0])
+    label = alt.Chart(alt.Data(values=[{"step": step, "label": "NaN or infinite"}])).mark_text(
+        color=ONSET, align="left" if fits_right else "right", dx=8 if fits_right else -8, fontSize=11, aria=False
+    )
+    top = alt.value(10)
+    return [crosses.encode(x=_x(window), y=top), label.encode(x=_x(window), y=top, text="label:N")]
 
 
 def _trial_windows(facts: PostmortemFacts, window: Window) -> Any | None:
-    """A bar for every distinct window, with the trials that ran over it."""
+    """A bar for every distinct window, with the trials that ran over it; the axis of all panels is below."""
     import altair as alt
 
     offset = facts.licence.step_offset if facts.licence is not None else 0
     spans: dict[tuple[int, int], list[str]] = {}
     for result in facts.trials:
         key = (result.spec.first_step + offset, result.spec.stop_after + offset)
-        spans.setdefault(key, []).append(result.spec.id)
+        if key[1] >= window.first:
+            spans.setdefault(key, []).append(result.spec.id)
     if not spans:
         return None
     rows = [
-        {"step": first, "end": last, "row": index, "label": _trials_label(ids)}
+        {"step": max(first, window.first), "end": last, "row": index, "label": _trials_label(ids)}
         for index, ((first, last), ids) in enumerate(spans.items())
     ]
-    base = alt.Chart(alt.Data(values=rows))
-    x = alt.X("step:Q", scale=alt.Scale(domain=[window.first, window.last], nice=False), axis=_step_axis(True))
     y = alt.Y("row:O", axis=None)
-    bars = base.mark_bar(color=RECORD, opacity=0.28, height=14, cornerRadius=3, clip=True, aria=False)
-    text = base.mark_text(align="left", dx=6, fontSize=11, color=INK, clip=True, aria=False)
-    layers = [bars.encode(x=x, x2="end:Q", y=y), text.encode(x=x, y=y, text="label:N")]
-    title = alt.TitleParams("trials replayed", color=SOFT, fontSize=12, fontWeight="normal")
+    bars = alt.Chart(alt.Data(values=rows)).mark_bar(
+        color=RECORD, opacity=0.32, height=10, cornerRadius=3, clip=True, aria=False
+    )
+    layers = [bars.encode(x=_x(window, labelled=True), x2="end:Q", y=y)]
+    for side in ("left", "right"):
+        named = [r for r in rows if _label_side(r, window) == side]
+        if named:
+            at, dx = ("end:Q", 7) if side == "left" else ("step:Q", -7)
+            text = alt.Chart(alt.Data(values=named)).mark_text(align=side, dx=dx, fontSize=11, color=INK, aria=False)
+            layers.append(text.encode(x=_x(window, at, labelled=True), y=y, text="label:N"))
+    title = alt.TitleParams("steps replayed by trials", color=SOFT, fontSize=12, fontWeight="normal")
     return alt.layer(*layers).properties(width=WIDTH, height=ROW_HEIGHT * len(rows), title=title)
+
+
+def _label_side(row: dict[str, Any], window: Window) -> str:
+    """After the bar, or before it where it ends too far to the right."""
+    return "left" if window.share(row["end"]) < 1 - LABEL_SHARE else "right"
 
 
 def _trials_label(ids: Sequence[str]) -> str:

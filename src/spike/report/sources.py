@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from spike.domain.facts import Fact
 from spike.report.document import Inline, Span, code, inline
-from spike.report.facts import CHECKS, JOURNAL, SIGNALS, PostmortemFacts
+from spike.report.facts import CHECKS, FACTS, JOURNAL, SIGNALS, PostmortemFacts
 from spike.report.text import name, sentence, visible
 
 _TRIAL_ID = re.compile(r"\bT\d{3,}(?:-[a-z0-9][a-z0-9-]*)?\b")
@@ -34,6 +35,11 @@ def artefact_of(evidence_id: str, facts: PostmortemFacts) -> str:
         case _:
             held = {row.path for row in (*facts.artefacts, *facts.evidence)}
             return evidence_id if evidence_id in held else ""
+
+
+def fact_artefact(fact: Fact, facts: PostmortemFacts) -> str:
+    """Which artefact states this fact: the checks, or what the bisect measured beyond them."""
+    return CHECKS if facts.checks is not None and facts.checks.fact(fact.name) is not None else FACTS
 
 
 def _checkpoint(label: str, facts: PostmortemFacts) -> str:

@@ -14,13 +14,13 @@ from spike.report.phrases import (
     KIND_WORDS,
     STATUS_TONE,
     incident_words,
-    place_words,
+    place_phrase,
     recovery_words,
     signal_words,
     usual_value,
 )
 from spike.report.sources import prose
-from spike.report.text import hours, name, number, plural, visible
+from spike.report.text import device_hours, name, number, plural, visible
 
 
 def headline(facts: PostmortemFacts) -> str:
@@ -73,7 +73,7 @@ def verdict_words(verdict: Verdict, facts: PostmortemFacts) -> tuple[Words, ...]
             code("verdict.json", VERDICT),
         )
     first = f" It first acts at step {verdict.step:,}." if verdict.step is not None else ""
-    where = ", ".join(f"{what} {place}" for what, place in place_words(verdict.where))
+    where = place_phrase(verdict.where)
     return (
         state,
         f" The cause is of the class {verdict.cause_class.value}: ",
@@ -97,7 +97,7 @@ def _tiles(facts: PostmortemFacts) -> Iterator[Tile]:
         note = "since the last good checkpoint"
         yield Tile("To train again", inline(link(plural(impact.steps, "step"), SIGNALS)), inline(note))
     if not isinstance(impact.device_hours, NotMeasured):
-        value = inline(link(hours(impact.device_hours), impact.step_time.source))
+        value = inline(link(device_hours(impact.device_hours), impact.step_time.source))
         yield Tile("GPU time lost", value, inline(_price_words(facts)))
     if facts.licence is not None:
         note = plural(facts.licence.num_steps, "healthy step")

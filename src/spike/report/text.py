@@ -53,11 +53,12 @@ def number(value: float | NotMeasured) -> str:
         return "∞" if value > 0 else "-∞"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    if 1e-3 <= abs(value) < 1e6:
+    if 1e-4 <= abs(value) < 1e6:
         digits = max(0, 3 - math.floor(math.log10(abs(value))))
         text = f"{value:,.{digits}f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{value:.3e}"
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
 
 
 def duration(seconds: float) -> str:
@@ -77,11 +78,10 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours} h"
 
 
-def hours(value: float | NotMeasured) -> str:
-    """Hours of wall time or of devices: minutes below two hours would hide in a fraction, so they get digits."""
-    if isinstance(value, NotMeasured):
-        return "not measured"
-    return f"{value:.3f} h" if value < 0.1 else f"{value:.2f} h" if value < 10 else f"{value:,.0f} h"
+def device_hours(value: float) -> str:
+    """Hours of all devices together, with as many digits as small numbers need."""
+    digits = 3 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f} GPU-h"
 
 
 def size(num_bytes: int) -> str:
@@ -106,7 +106,7 @@ def sentence(text: str) -> str:
         return ""
     ended = shown if shown[-1] in ".!?…" else f"{shown}."
     # Names keep their case: "grad_norm leaves" starts with a lower-case identifier.
-    first = shown.split()[0]
+    first = shown.split()[0].rstrip(",:;.")
     return ended if any(c in first for c in "_./-") or not first.isalpha() else ended[0].upper() + ended[1:]
 
 

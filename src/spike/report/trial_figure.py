@@ -42,6 +42,7 @@ def _row(result: TrialResult) -> dict[str, Any]:
     return {
         "trial": name(result.spec.id),
         "outcome": kind.value,
+        "zero": 0,
         "share": max(0.0, min(share, MAX_SHARE)),
         "label": "untestable" if kind is OutcomeKind.UNTESTABLE else share_words(result),
     }
@@ -70,13 +71,20 @@ def _shares(rows: list[dict[str, Any]], y: Any) -> Any:
     import altair as alt
 
     axis = alt.Axis(
-        orient="top", values=[0, 0.5, 1], format=".0%", title="left of the incident", ticks=False, labelPadding=6
+        orient="top",
+        values=[0, 0.5, 1],
+        format=".0%",
+        title="left of the incident",
+        titleAnchor="start",
+        ticks=False,
+        labelPadding=6,
     )
-    x = alt.X("share:Q", scale=alt.Scale(domain=[0, MAX_SHARE + 0.15], nice=False), axis=axis)
+    right = max(1.0, *(r["share"] for r in rows)) + 0.3
+    x = alt.X("share:Q", scale=alt.Scale(domain=[0, right], nice=False), axis=axis)
     base = alt.Chart(alt.Data(values=rows))
-    stick = base.mark_rule(strokeWidth=2, aria=False).encode(x=alt.datum(0), x2="share:Q", y=y, color=_colour())
+    stick = base.mark_rule(strokeWidth=2, aria=False).encode(x="zero:Q", x2="share:Q", y=y, color=_colour())
     head = base.mark_point(filled=True, size=80, opacity=1, aria=False).encode(x=x, y=y, color=_colour())
     text = base.mark_text(align="left", dx=9, fontSize=11, color=SOFT, aria=False).encode(x=x, y=y, text="label:N")
     limits = alt.Chart(alt.Data(values=[{"share": ABSENT_SHARE}, {"share": REPRODUCED_SHARE}]))
-    marks = limits.mark_rule(color="#c3cdd8", strokeDash=[2, 3], aria=False).encode(x=x)
+    marks = limits.mark_rule(color="#c3cdd8", strokeDash=[3, 3], aria=False).encode(x=x)
     return alt.layer(marks, stick, head, text)

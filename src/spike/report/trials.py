@@ -62,6 +62,7 @@ def _licence_blocks(facts: PostmortemFacts) -> Iterator[Block]:
 def _figure() -> Block:
     caption = (
         "How much of the incident was left in each trial: 0 is the baseline, 1 the incident as recorded. "
+        "Dotted lines: a trial below the left one is absent, above the right one reproduced. "
         "Each value is in the trial's outcome.json."
     )
     return Figure("trials", "Outcome of every trial", inline(caption))
