@@ -57,6 +57,7 @@ for step in range(begun + 1, options.steps + 1):
 @pytest.fixture(autouse=True)
 def _small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("SPIKE_GRACE_S", "1")
     monkeypatch.delenv("SPIKE_GUARD", raising=False)
     monkeypatch.delenv("SPIKE_SCRATCH", raising=False)
 

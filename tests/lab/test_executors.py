@@ -32,7 +32,7 @@ def test_an_answer_of_another_version_is_refused_by_name(
     request = request_for(bare_run("pass"))
     path = write_request(request)
     path.write_text(path.read_text().replace("spike.request/1", "spike.request/9"))
-    with pytest.raises(InputUnreadable, match="spike.request/9"):
+    with pytest.raises(InputUnreadable, match=r"spike\.request/9"):
         read_request(Path(request.directory))
     with pytest.raises(InputUnreadable, match=r"run\.json cannot be read"):
         read_answer(Path(request.directory))
@@ -60,7 +60,7 @@ def test_a_trial_that_cannot_be_run_at_all_says_why(
     bare_run: Callable[..., Run], request_for: Callable[..., TrialRequest]
 ) -> None:
     request = request_for(replace(bare_run("pass"), launch=""))
-    with pytest.raises(SpikeError, match="T001-baseline could not be run.*names no launch command") as caught:
+    with pytest.raises(SpikeError, match=r"T001-baseline could not be run.*names no launch command") as caught:
         LocalExecutor().run([request])
     assert caught.value.exit_code == 2
     shutil.rmtree(request.directory)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import spike
 from spike.domain.errors import SpikeError
 from spike.domain.run import Run
 from spike.lab.guards.choice import Guard, choose_guard, mechanisms
@@ -133,16 +137,13 @@ def test_an_unknown_guard_is_refused_with_the_known_ones(monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def overlay() -> Iterator[None]:
+def overlay() -> None:
     if choose_guard() is not Guard.OVERLAY:
         pytest.skip("this kernel lets nobody mount overlays")
-    yield
 
 
 @pytest.mark.usefixtures("overlay")
-def test_the_run_may_hold_its_own_case(
-    bare_run: Callable[..., Run], request_for: Callable[..., TrialRequest]
-) -> None:
+def test_the_run_may_hold_its_own_case(bare_run: Callable[..., Run], request_for: Callable[..., TrialRequest]) -> None:
     run = bare_run("open('made.jsonl', 'w').write('{}')")
     request = replace(request_for(run), directory=run.directory + "/case/T001")
     found = run_trial(request)
@@ -199,12 +200,82 @@ def test_hidden_paths_are_absent_and_placed_ones_are_exactly_their_source(
 
 
 @pytest.mark.usefixtures("overlay")
-def test_another_user_than_root_keeps_the_own_uid(
-    bare_run: Callable[..., Run], request_for: Callable[..., TrialRequest]
-) -> None:
+def test_the_own_uid_is_kept(bare_run: Callable[..., Run], request_for: Callable[..., TrialRequest]) -> None:
     run = bare_run("import os; open('x.jsonl', 'w').write(f'{os.getuid()} {os.getgid()}')")
     found = run_trial(request_for(run))
     assert (Path(found.metrics_dir) / "x.jsonl").read_text() == f"{os.getuid()} {os.getgid()}"
+
+
+NOBODY = 65534
+
+
+def _python_for(user: int) -> str:
+    """A Python that this user may run and that is new enough for spike."""
+    for candidate in (sys.executable, "/usr/bin/python3"):
+        try:
+            said = subprocess.run(
+                [candidate, "-c", "import sys; print(sys.version_info >= (3, 11))"], user=user, capture_output=True
+            )
+        except OSError:
+            continue
+        if said.stdout.strip() == b"True":
+            return candidate
+    pytest.skip("no Python 3.11 or newer that another user may run")
+
+
+@pytest.fixture
+def shared_place() -> Iterator[Path]:
+    """A directory that every user may enter and write to."""
+    place = Path(tempfile.mkdtemp(prefix="spike-test-", dir="/var/tmp"))
+    place.chmod(0o777)
+    yield place
+    shutil.rmtree(place)
+
+
+def test_a_user_without_privileges_gets_the_overlay_and_keeps_the_own_uid(shared_place: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    python = _python_for(NOBODY)
+    run = shared_place / "run"
+    run.mkdir()
+    furnish(run)
+    (run / "log.jsonl").write_text("begun\n")
+    (run / "train.py").write_text(
+        "import os\n"
+        "open('log.jsonl', 'a').write('more')\n"
+        "os.rename('renamed', 'out/renamed'); os.remove('victim'); os.chmod('config.json', 0o600)\n"
+        "open('x.jsonl', 'w').write(f'{os.getuid()} {os.stat(\"log.jsonl\").st_uid}')\n"
+    )
+    for path in (run, *run.rglob("*")):
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    before = tree_state(run)
+    driver = shared_place / "driver.py"
+    driver.write_text(
+        "from spike.domain.run import Run\nfrom spike.domain.trial import TrialSpec\n"
+        "from spike.lab.runner import TrialRequest, run_trial\n"
+        f"run = Run(directory={str(run)!r}, launch={python!r} + ' train.py')\n"
+        f"found = run_trial(TrialRequest(run, TrialSpec('T', '', '', 0, 1), {str(shared_place / 'trial')!r}, '', ()))\n"
+        "print(found.guard, found.exit_code, found.stderr_tail)\n"
+    )
+    source = Path(spike.__file__).parents[1]
+    environment = {"PYTHONPATH": str(source), "PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [python, str(driver)],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if done.stdout.startswith((Guard.LANDLOCK, Guard.AUDIT)):
+        pytest.skip("this kernel lets only root mount overlays")
+    assert done.stdout.strip() == "overlay 0", done.stdout + done.stderr
+    metrics = shared_place / "trial" / "metrics"
+    assert (metrics / "x.jsonl").read_text() == f"{NOBODY} {NOBODY}"
+    assert (metrics / "log.jsonl").read_text() == "more"
+    assert tree_state(run) == before
+    assert sorted(path.name for path in shared_place.iterdir()) == ["driver.py", "run", "trial"]
 
 
 @pytest.mark.usefixtures("overlay")

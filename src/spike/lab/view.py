@@ -34,6 +34,10 @@ _CACHES = (
 )
 
 
+_GRACE_S = 10.0
+"""torchrun gives its workers 30 s by default but forwards TERM at once; a replay has nothing to save."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a trial must be able to see and must not be able to change."""
@@ -141,6 +145,15 @@ def scratch_for(directory: Path, run: Run) -> Path:
     )
 
 
+def grace_s() -> float:
+    """Seconds that a trial gets to end by itself once asked to; SPIKE_GRACE_S changes it."""
+    text = os.environ.get("SPIKE_GRACE_S", "")
+    try:
+        return max(0.0, float(text)) if text else _GRACE_S
+    except ValueError as error:
+        raise SpikeError(f"SPIKE_GRACE_S is {text!r}, which is no number of seconds", hint="unset it") from error
+
+
 def importable(directory: Path) -> Path:
     """`directory`, or one elsewhere if its path cannot be an entry of PYTHONPATH."""
     if os.pathsep not in str(directory):
@@ -240,6 +253,7 @@ def _overlay(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
         argv=[],
         cwd=wanted.run.cwd or wanted.run.directory,
         env={},
+        grace_s=grace_s(),
         user_namespace=mechanism.user_namespace,
         pid_namespace=mechanism.pid_namespace,
         directory=str(wanted.directory),
@@ -286,6 +300,7 @@ def _copy(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
         argv=[],
         cwd="",
         env={},
+        grace_s=grace_s(),
         directory=str(wanted.directory),
         scratch=str(scratch),
         roots=(str(scratch),),

@@ -81,7 +81,7 @@ def _reap(command: int) -> tuple[int | None, bool]:
 def until_over(command: int, grace_s: float, *, is_init: bool) -> Ended:
     """Wait for the command, then for its background children; asked to stop, end all of them.
 
-    TERM to everyone, KILL after `grace_s`; children that the command left behind get `_LINGER_S` first.
+    TERM to everyone, KILL after `grace_s`; children that the command left behind get `_LINGER_S` at most.
     """
     code: int | None = None
     stopped = False
@@ -93,7 +93,7 @@ def until_over(command: int, grace_s: float, *, is_init: bool) -> Ended:
         if reaped is not None:
             code = reaped
             signal_all(signal.SIGTERM, is_init=is_init)
-            kill_at = min(kill_at, now + _LINGER_S)
+            kill_at = min(kill_at, now + min(_LINGER_S, grace_s))
         if not anybody:
             return Ended(code if code is not None else -int(signal.SIGKILL), stopped)
         if received is not None and received.si_signo != signal.SIGCHLD and not stopped:
