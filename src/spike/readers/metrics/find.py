@@ -39,10 +39,18 @@ def find_metric_files(directory: Path) -> tuple[Path, ...]:
     trainer_state.json copies inside checkpoints the newest one counts.
     """
     found = [path for path in candidates(directory) if recognise(path) is not None]
-    states = [path for path in found if path.name == "trainer_state.json"]
-    newest = max(states, key=lambda path: (path.stat().st_size, path.stat().st_mtime_ns), default=None)
-    kept = [path for path in found if path.name != "trainer_state.json" or path == newest]
+    newest: dict[Path, Path] = {}
+    for path in (path for path in found if path.name == "trainer_state.json"):
+        run = path.parent.parent if _CHECKPOINT.search(path.parent.name) else path.parent
+        newest[run] = max(path, newest.get(run, path), key=_size_and_age)
+    kept = [path for path in found if path.name != "trainer_state.json" or path in newest.values()]
     return tuple(sorted(kept, key=natural_key))
+
+
+def _size_and_age(path: Path) -> tuple[int, int]:
+    """A later trainer state holds the whole history, so it is the larger one."""
+    facts = path.stat()
+    return facts.st_size, facts.st_mtime_ns
 
 
 def candidates(directory: Path) -> Iterator[Path]:
