@@ -151,11 +151,12 @@ def is_unchanged(copy: Path, real: Path) -> bool:
     return (original.st_size, original.st_mtime_ns) == (copied.st_size, copied.st_mtime_ns)
 
 
-def stat_state(roots: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """(mode, size, mtime in ns, inode) of everything below `roots`, without following links."""
+def stat_state(roots: Iterable[str], leave_out: tuple[str, ...] = ()) -> dict[str, tuple[int, ...]]:
+    """(mode, size, mtime in ns, inode) of everything below `roots` but `leave_out`, without following links."""
     found: dict[str, tuple[int, ...]] = {}
     for root in roots:
         for directory, folders, files in os.walk(root):
+            folders[:] = [name for name in folders if f"{directory}/{name}" not in leave_out]
             for name in (".", *folders, *files):
                 path = os.path.normpath(f"{directory}/{name}")
                 try:
@@ -166,6 +167,11 @@ def stat_state(roots: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def differences(before: dict[str, tuple[int, ...]], after: dict[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Paths that appeared, vanished or changed."""
-    return tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
+def differences(
+    before: dict[str, tuple[int, ...]], after: dict[str, tuple[int, ...]], only: slice = slice(None)
+) -> tuple[str, ...]:
+    """Paths that changed; those that appeared or vanished count where everything is compared."""
+    everything = only == slice(None)
+    paths = before.keys() | after.keys() if everything else before.keys() & after.keys()
+    nothing: tuple[int, ...] = ()
+    return tuple(sorted(path for path in paths if before.get(path, nothing)[only] != after.get(path, nothing)[only]))

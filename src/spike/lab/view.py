@@ -70,6 +70,7 @@ class View:
     env: tuple[tuple[str, str], ...] = ()
     """Variables that the guard needs in the command's environment."""
     _before: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _own: tuple[str, ...] = ()
 
     def path(self, real: str) -> str:
         """Where the trial sees this path of the run."""
@@ -102,8 +103,15 @@ class View:
         yield from collect.written_files(self.scratch / "kept", "/", names, below)
 
     def changes_outside(self) -> tuple[str, ...]:
-        """Paths of the run that changed while a guard without the kernel's help was active."""
-        return copies.differences(self._before, copies.stat_state(real for real, _ in self.copied))
+        """Paths of the run that changed meanwhile in a way that the guard could not have prevented.
+
+        Landlock lets nobody write, but does not know of modes; the audit hook knows of Python alone.
+        """
+        if not self._before:
+            return ()
+        after = copies.stat_state((real for real, _ in self.copied), self._own)
+        only = slice(0, 1) if self.guard is Guard.LANDLOCK else slice(None)
+        return copies.differences(self._before, after, only)
 
     def real_text(self, text: str) -> str:
         """What the trial printed, with the paths of the copy named as the operator knows them."""
@@ -271,19 +279,27 @@ def _overlay(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
     return View(Guard.OVERLAY, entry, scratch)
 
 
+def _own_places(directory: Path, scratch: Path, run: Run) -> tuple[str, ...]:
+    """Directories of spike itself, which may lie inside the code's tree and are no part of it."""
+    trials = str(directory.parent)
+    places = (str(directory), str(scratch), trials, f"{run.directory}.spike")
+    return tuple(place for place in places if not is_below(run.directory, place))
+
+
 def _copy(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
     scratch.mkdir(parents=True, exist_ok=True)
     run = wanted.run
+    own = _own_places(wanted.directory, scratch, run)
     copied = copies.build(
         copies.outermost((run.directory, run.code, run.cwd, wanted.code_root)),
         scratch / "copy",
         copies.Edits(wanted.place, wanted.merge, wanted.hide),
-        keep_out=(str(wanted.directory), str(scratch)),
+        keep_out=own,
         live=(run.directory, *wanted.metric_files),
     )
     temporary = scratch / "tmp"
     temporary.mkdir(exist_ok=True)
-    before = copies.stat_state(real for real, _ in copied)
+    before = copies.stat_state((real for real, _ in copied), own)
     hook = str(audit_hook.stage(importable(scratch) / "guard"))
     protected = [*(real for real, _ in copied), *((wanted.pinned,) if wanted.pinned else ())]
     allowed = [str(wanted.directory), str(scratch)]
@@ -307,4 +323,4 @@ def _copy(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
         through=_writable_anyway((*(real for real, _ in copied), wanted.pinned)),
         keep_below=wanted.metric_files,
     )
-    return View(mechanism.guard, entry, scratch, copied, env, before)
+    return View(mechanism.guard, entry, scratch, copied, env, before, own)
