@@ -19,6 +19,7 @@ from spike.domain.trial import Licence
 from spike.domain.verdict import Verdict
 from spike.knowledge.runbook import load_runbook
 from spike.knowledge.shipped import shipped_directory
+from spike.readers.run_file import load_run_or_bare
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,18 @@ def shipped_pages() -> tuple[Page, ...]:
     return load_runbook(shipped_directory("runbook"))
 
 
+def run_and_case(run: Path, given: Path | None) -> tuple[Run, Case | None]:
+    """What a command is about: the named case and the run that it names, else the run here and its newest case.
+
+    A case that was handed over alone is enough: nothing of the run is read. Raises `SpikeError`.
+    """
+    if given is not None:
+        case = open_case(given)
+        return case.facts.run, case
+    described = load_run_or_bare(run)
+    return described, find_case(described, None)
+
+
 def find_case(run: Run, given: Path | None) -> Case | None:
     """The case that was named, else the newest of the run, else None. Raises `InputUnreadable`."""
     return open_case(given) if given is not None else latest_case(cases_dir(run))
@@ -63,7 +76,7 @@ def status(run: Run, case: Case | None, pages: Sequence[Page]) -> CaseStatus:
         run=run,
         case=case,
         stand=where,
-        last=_last_change(case.journal()),
+        last=last_change(case.journal()),
         holder=tuple(holder.items()),
         was_interrupted=bool(interrupted(case.path)),
         licence=licence,
@@ -98,5 +111,6 @@ def argv_of(page: Page, run: Run, case: Case | None) -> list[str]:
     return [filled.get(word, word) for word in words]
 
 
-def _last_change(journal: Sequence[JournalEntry]) -> JournalEntry | None:
+def last_change(journal: Sequence[JournalEntry]) -> JournalEntry | None:
+    """The newest line of a command that did more than look."""
     return next((e for e in reversed(journal) if first_word(e.command) not in READING), None)
