@@ -212,7 +212,7 @@ def _body(signals: Signals, detection: Detection, source: str) -> dict[str, Any]
         ],
         "sources": [
             {
-                "path": "/".join(part for part in (source, s.path) if part) if source != s.path else s.path,
+                "path": s.path if source.endswith(s.path) else "/".join(p for p in (source, s.path) if p),
                 "format": s.format,
                 "rows": s.num_rows,
                 "first_step": s.first_step,

@@ -44,7 +44,25 @@ def find_metric_files(directory: Path) -> tuple[Path, ...]:
         run = path.parent.parent if _CHECKPOINT.search(path.parent.name) else path.parent
         newest[run] = max(path, newest.get(run, path), key=_size_and_age)
     kept = [path for path in found if path.name != "trainer_state.json" or path in newest.values()]
+    kept = _newest_store(kept)
     return tuple(sorted(kept, key=natural_key))
+
+
+def _newest_store(paths: list[Path]) -> list[Path]:
+    """Of the runs side by side in one MLflow file store, the one that logged last."""
+    runs: dict[Path, dict[Path, int]] = {}
+    for path in paths:
+        run = _store_run(path)
+        if run is not None:
+            ages = runs.setdefault(run.parent, {})
+            ages[run] = max(ages.get(run, 0), path.stat().st_mtime_ns)
+    newest = {max(ages, key=lambda run: ages[run]) for ages in runs.values()}
+    return [path for path in paths if (run := _store_run(path)) is None or run in newest]
+
+
+def _store_run(path: Path) -> Path | None:
+    """<run> of .../<experiment>/<run>/metrics/<key>, told by the meta.yaml beside `metrics`."""
+    return next((p.parent for p in path.parents if p.name == "metrics" and (p.parent / "meta.yaml").is_file()), None)
 
 
 def _size_and_age(path: Path) -> tuple[int, int]:

@@ -41,6 +41,8 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 def first_line(head: bytes) -> str:
     """The first line that is not empty, cut to 200 characters, for a message."""
+    if looks_binary(head):
+        return ""
     for raw in head.splitlines():
         if raw.strip():
             return raw.decode("utf-8", errors="replace").strip()[:200]

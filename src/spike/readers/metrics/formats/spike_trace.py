@@ -1,0 +1,56 @@
+"""What does the probe's own trace say as signals? Loss, gradient norm and the rest of docs/FORMATS.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spike.readers.metrics.contract import Parsed, Table
+from spike.readers.metrics.formats.jsonl import parse_object
+from spike.readers.metrics.numbers import as_number, as_step
+from spike.readers.metrics.text_lines import read_lines
+
+SCHEMA = "spike.trace/1"
+_NUMBERS = ("loss", "grad_norm", "update_norm", "param_norm", "loss_scale", "nonfinite_grads", "seconds")
+
+
+class SpikeTrace:
+    """rankNNNNN.jsonl as the probe writes it."""
+
+    format = "spike-trace"
+    order = 30
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        """The first line is a start line of this schema."""
+        first = parse_object(head.split(b"\n", 1)[0])
+        return first is not None and first.get("t") == "start" and first.get("schema") == SCHEMA
+
+    def read(self, path: Path) -> Parsed:
+        """Every step line; the rank is left out where the job has only one."""
+        table, rank = Table(self.format), None
+        for line in read_lines(path):
+            row = parse_object(line.raw)
+            if row is None:
+                if line.raw.strip():
+                    torn = line.is_last and not line.ended
+                    table.damage(line.number, line.offset, "not a JSON object", benign=torn)
+            elif row.get("t") == "start":
+                rank = as_step(row.get("rank")) if row.get("world") != 1 else None
+            elif row.get("t") == "step":
+                step = as_step(row.get("step"))
+                if step is not None:
+                    table.add(step, _values(row), rank=rank)
+        return table.parsed()
+
+
+def _values(row: dict[str, Any]) -> dict[str, float]:
+    values = {name: number for name in _NUMBERS if (number := as_number(row.get(name))) is not None}
+    groups = row.get("lr")
+    if isinstance(groups, list) and groups and (lr := as_number(groups[0])) is not None:
+        values["lr"] = lr
+    if isinstance(row.get("applied"), bool):
+        values["skipped"] = 0.0 if row["applied"] else 1.0
+    return values
+
+
+READER = SpikeTrace()
