@@ -16,6 +16,16 @@ from spike.domain.verdict import Status, Verdict
 ANSWERS = frozenset({ExitCode.PASSED, ExitCode.ANSWER_NO, ExitCode.INCONCLUSIVE})
 """Exit codes that answer the question of a step; every other one means that the step did not happen."""
 
+ENDINGS = {
+    int(ExitCode.PASSED): "Done.",
+    int(ExitCode.ANSWER_NO): "The answer is no.",
+    int(ExitCode.USAGE): "Not possible as typed, or something that it needs is not there yet.",
+    int(ExitCode.UNREADABLE): "An input exists and cannot be read or trusted.",
+    int(ExitCode.INCONCLUSIVE): "Everything ran, and the evidence does not decide.",
+    int(ExitCode.BUG): "spike itself failed; the message says where the traceback is.",
+}
+"""What an exit code says where the page of the step has no words of its own for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -47,7 +57,7 @@ class Page:
 
     def meaning(self, code: int) -> str:
         """What this exit code says, in the words of the page."""
-        return dict(self.exits).get(code, "The step ended in a way that its page does not know.")
+        return dict(self.exits).get(code) or ENDINGS.get(code, "It was ended from outside; nothing is lost.")
 
 
 @dataclass(frozen=True, slots=True)

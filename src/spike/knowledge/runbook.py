@@ -79,6 +79,7 @@ def _load(path: Path, known_commands: Collection[str] | None) -> tuple[Page | No
     front, problems = validate(_FrontMatter, document)
     title, sections = _sections(lines, end + 1)
     problems += _front_problems(document, path, known_commands)
+    problems += _fenced_problems(lines, end + 1, known_commands)
     problems += _prose_problems(title, sections, end + 1)
     if not isinstance(front, _FrontMatter) or problems:
         return None, problems
@@ -125,6 +126,17 @@ def _command_problems(run: str, known_commands: Collection[str] | None) -> Itera
     for placeholder in re.findall(r"\{[^}]*\}", run):
         if placeholder not in PLACEHOLDERS:
             yield f"{placeholder} is not filled in; a page can use {' and '.join(PLACEHOLDERS)}"
+
+
+def _fenced_problems(lines: list[str], start: int, known_commands: Collection[str] | None) -> Iterator[Problem]:
+    """Commands to type that stand in a code fence: an operator will paste them."""
+    fenced = False
+    for number, line in enumerate(lines[start:], start + 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced and line.split()[:1] == ["spike"]:
+            for problem in _command_problems(line, known_commands):
+                yield number, problem
 
 
 def _prose_problems(title: str, sections: dict[str, str], at: int) -> Iterator[Problem]:
