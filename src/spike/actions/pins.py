@@ -166,7 +166,7 @@ class _Work:
         self.pins.entries += pin.entries
         self.pins.exclusions += pin.exclusions
         relative = destination.relative_to(self.case.path).as_posix()
-        return PinnedCheckpoint(step, checkpoint.path, relative, pin.guarantee)
+        return PinnedCheckpoint(step, checkpoint.path, relative, pin.guarantee.value)
 
     def _source(self, checkpoint: Checkpoint, destination: Path) -> Path:
         """Where the bytes are now. What an interrupted freeze had pinned already is the oldest evidence there is."""

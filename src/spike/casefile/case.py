@@ -136,7 +136,7 @@ def create_case(cases: Path, facts: CaseFacts) -> Case:
     draft = cases / f".{facts.id}.{os.getpid()}.new"
     with writing(path):
         cases.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
+        _clear_drafts(cases)
         draft.mkdir()
     write_atomic(draft / FACTS_NAME, _facts_bytes(facts))
     Case(draft, facts).record("case", f"case {facts.id} opened", 0, (FACTS_NAME,))
@@ -171,6 +171,14 @@ def latest_case(cases: Path) -> Case | None:
     """The newest case kept in `cases`, or None."""
     found = list_cases(cases)
     return open_case(found[-1]) if found else None
+
+
+def _clear_drafts(cases: Path) -> None:
+    """Remove what a command left that was killed before its case had a name."""
+    for draft in cases.glob(".*.new"):
+        pid = draft.name.split(".")[-2]
+        if not pid.isdigit() or int(pid) == os.getpid() or not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _facts_bytes(facts: CaseFacts) -> bytes:

@@ -27,8 +27,8 @@ FICLONE = 0x40049409
 """ioctl of linux/fs.h: share the blocks of another file."""
 COPY_BELOW_BYTES = 2 << 30
 """A checkpoint smaller than this is copied in seconds; above it a link is made and its weakness named."""
-SPARE_BYTES = 1 << 30
-"""A copy never takes the last of the space that the run needs for its next checkpoint."""
+SPARE_BYTES = 64 << 20
+"""A copy leaves this much, and room for one more checkpoint of the same size: the run is about to write it."""
 _NO_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EACCES)
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
 
@@ -123,6 +123,9 @@ def release(path: Path) -> int:
         else:
             path.unlink(missing_ok=True)
         if path.parent.is_dir():
+            with suppress(OSError):  # another pin lies beside it
+                path.parent.rmdir()
+                path = path.parent
             fsync_directory(path.parent)
     return num_files
 
@@ -149,14 +152,14 @@ def _choose(source: Path, tree: tuple[TreeEntry, ...], parent: Path, written_aga
     if _can_clone(_at(source, files[0]), parent):
         return Guarantee.REFLINK
     usage = os.statvfs(parent)
-    fits = num_bytes + SPARE_BYTES <= usage.f_bavail * usage.f_frsize
+    fits = 2 * num_bytes + SPARE_BYTES <= usage.f_bavail * usage.f_frsize
     can_link = _can_link(_at(source, files[0]), parent)
     if fits and (written_again or num_bytes <= copy_below or not can_link):
         return Guarantee.COPY
     if can_link:
         return Guarantee.HARD_LINK
     raise SpikeError(
-        f"{parent} has no room for {source} ({num_bytes / 1e9:.1f} GB, and 1 GB is kept free)",
+        f"{parent} has no room for a copy of {source} ({num_bytes / 1e6:.0f} MB, and as much is left for the run)",
         hint="free space there, or keep cases on another filesystem: SPIKE_CASES=DIR spike freeze",
     )
 
