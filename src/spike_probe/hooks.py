@@ -30,6 +30,8 @@ class Hooks:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self._wrapped: dict[int, tuple[Any, Any]] = {}
+        """(original, wrapper) by the original's id."""
 
     def install(self) -> None:
         """Wrap; to be called once, when torch has just been imported."""
@@ -41,6 +43,23 @@ class Hooks:
         self._wrap_autocast()
         self._wrap_scaler()
         self._wrap_optimizers()
+        self._replace_aliases()
+
+    def _put(self, home: Any, name: str, wrapper: Any) -> None:
+        original = getattr(home, name)
+        self._wrapped[id(original)] = (original, wrapper)
+        setattr(home, name, wrapper)
+
+    def _replace_aliases(self) -> None:
+        """Wherever a module that is already imported holds an original under a name of its own."""
+        for module in list(sys.modules.values()):
+            names = getattr(module, "__dict__", None)
+            if not isinstance(names, dict) or names is globals():
+                continue
+            for alias, value in list(names.items()):
+                original, wrapper = self._wrapped.get(id(value), (None, None))
+                if wrapper is not None and value is original:
+                    setattr(module, alias, wrapper)
 
     def guard(self, where: str, call: Callable[..., Any], *args: Any) -> Any:
         """Run a part of the probe; its exceptions end here. SystemExit passes: the window is complete."""
@@ -66,7 +85,7 @@ class Hooks:
                 return original(self, *args, **kwargs)
             return outermost(original, self, args, kwargs)
 
-        torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+        self._put(torch.nn.Module, "__call__", __call__)
         _skip_in_dynamo(__call__)
         _skip_in_dynamo(Hooks._outermost_call)
 
@@ -96,7 +115,7 @@ class Hooks:
             return original(input, target if answer is None else answer, *args, **kwargs)
 
         loss.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]  # torch.jit.script
-        _replace(functional, name, original, loss)
+        self._put(functional, name, loss)
 
     def _wrap_autocast(self) -> None:
         recorder, guard = self.recorder, self.guard
@@ -134,7 +153,7 @@ class Hooks:
             guard("backward", recorder.backward_ended)
             return None
 
-        _replace(torch.autograd, "backward", original, backward)
+        self._put(torch.autograd, "backward", backward)
 
     # --- update ---------------------------------------------------------------------------------
 
@@ -160,7 +179,7 @@ class Hooks:
             finally:
                 depth.update(norm_type=2.0, is_inside=False)
 
-        _replace(module, "clip_grad_norm_", whole, clip_grad_norm_)
+        self._put(module, "clip_grad_norm_", clip_grad_norm_)
         if inner is None:
             return
 
@@ -176,7 +195,7 @@ class Hooks:
             guard("clip", recorder.clipping, _listed(parameters), max_norm, _held(total_norm), is_l2)
             return inner(parameters, max_norm, total_norm, *args, **kwargs)
 
-        _replace(module, "_clip_grads_with_norm_", inner, clip_grads_with_norm_)
+        self._put(module, "_clip_grads_with_norm_", clip_grads_with_norm_)
 
     def _wrap_optimizers(self) -> None:
         recorder, guard = self.recorder, self.guard
@@ -268,17 +287,6 @@ def _held(total: Any) -> Optional[torch.Tensor]:
     if not isinstance(total, torch.Tensor):
         return torch.tensor(float(total))
     return getattr(total, "_local_tensor", total)
-
-
-def _replace(home: Any, name: str, original: Any, wrapper: Any) -> None:
-    """Put the wrapper wherever a module that is already imported holds the original."""
-    setattr(home, name, wrapper)
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", None)
-        if not isinstance(names, dict) or module is sys.modules[__name__]:
-            continue
-        for alias in [key for key, value in list(names.items()) if value is original]:
-            setattr(module, alias, wrapper)
 
 
 def _skip_in_dynamo(function: Any) -> None:

@@ -54,7 +54,7 @@ def plain_name(root: torch.nn.Module, name: str) -> str:
     wrapped: Any = root
     while True:
         wrapped = getattr(wrapped, "_orig_mod", wrapped)
-        if type(wrapped).__name__ not in WRAPPERS or not name.startswith("module."):
+        if type(wrapped).__name__ not in WRAPPERS or not (name + ".").startswith("module."):
             return name
         name, wrapped = name[len("module.") :], getattr(wrapped, "module", None)
 

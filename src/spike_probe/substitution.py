@@ -11,7 +11,7 @@ from typing import Any, Optional
 import torch
 
 from spike_probe.batches import MicroBatch
-from spike_probe.digests import batch_digest, tensor_digest
+from spike_probe.digests import batch_digest, dtype_name, tensor_digest
 from spike_probe.intervention import Intervention, Live
 from spike_probe.plan import PlannedChange
 
@@ -89,11 +89,8 @@ class Substitution(Intervention):
         if expected is None and after == before:
             return  # this micro-batch was to stay as it was; `after_step` asks for the whole step
         self.num_changed += 1
-        note = (
-            ""
-            if is_changed or after == before
-            else f" (the donor has {len(self._sites)} sites, {len(micro.sites)} were seen)"
-        )
+        is_partial = not is_changed and after != before
+        note = f" (the donor has {len(self._sites)} sites, {len(micro.sites)} were seen)" if is_partial else ""
         live.effect(f"batch.{micro.index}", before, f"{after}{note}", is_changed)
 
     def after_step(self, live: Live) -> None:
@@ -125,14 +122,16 @@ class Substitution(Intervention):
             raise Refused(f"site {site} received {len(tensors)} tensors, the donor has {found} for it")
         for own, donor in zip(tensors, self._sites[site]):
             if own.shape != donor.shape or own.dtype != donor.dtype:
-                raise Refused(
-                    f"site {site} received {own.dtype} {list(own.shape)}, the donor is {donor.dtype} {list(donor.shape)}"
-                )
+                raise Refused(f"site {site} received {_kind(own)}, the donor is {_kind(donor)}")
         return self._sites[site]
 
     def _refuse(self, live: Live, reason: str) -> None:
         self._refused_step = live.step
         live.effect("batch", "the step's own", f"refused: {reason}", False)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{dtype_name(tensor.dtype)} {list(tensor.shape)}"
 
 
 def common_leading_dimension(tensors: list[torch.Tensor]) -> Optional[int]:
