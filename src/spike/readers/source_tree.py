@@ -35,20 +35,21 @@ def read_source(directory: Path) -> SourceState | NotMeasured:
         return NotMeasured(error.message)
 
 
-def history(directory: Path, limit: int = 50, *, since: str = "") -> tuple[CommitFacts, ...]:
-    """The newest `limit` commits reachable from HEAD, newest first; with `since` only those after that time.
+def history(directory: Path, limit: int = 50, *, since: float | None = None) -> tuple[CommitFacts, ...]:
+    """The newest `limit` commits reachable from HEAD, newest first; of those, the ones after `since` (Unix seconds).
 
     Raises `InputUnreadable` where there is no readable history.
     """
     with clean_git(directory) as git:
-        wanted = [f"--max-count={limit}", *([f"--since={since}"] if since else [])]
-        text = git.run("log", "-z", "--format=%H%x00%ct%x00%aI%x00%s", *wanted, "--end-of-options", git.head)
+        options = ("-z", "--format=%H%x00%ct%x00%aI%x00%s", f"--max-count={limit}")
+        text = git.run("log", *options, "--end-of-options", git.head)
         fields = os.fsdecode(text).split("\0")  # an empty subject is a field too
         rows = [tuple(fields[i : i + 4]) for i in range(0, len(fields) - 3, 4)]
         files = _files_of(git, [row[0] for row in rows])
         return tuple(
             CommitFacts(commit, int(time), date, redact(subject), files.get(commit, ()))
             for commit, time, date, subject in rows
+            if since is None or int(time) > since
         )
 
 
