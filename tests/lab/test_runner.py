@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,38 @@ def test_a_checkpoint_overwritten_in_place_is_replaced_by_the_pinned_bytes(
     assert Path(request.spec.checkpoint).read_bytes() == later
 
 
+@pytest.mark.parametrize("guard", ["overlay", "worktree+landlock"])
+def test_a_checkpoint_whose_disk_is_gone_is_loaded_from_the_pin(
+    guard: str, run: Run, request_for: Callable[..., TrialRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPIKE_GUARD", guard)
+    request = request_for(run)
+    gone = replace(request, spec=replace(request.spec, checkpoint="/no-such-disk/out/step-4.pt"))
+    found = run_trial(gone)
+    assert found.ended == "window-complete", found.stderr_tail
+    assert found.traces[0].process.opened == (request.pinned,)
+
+
+@pytest.mark.parametrize("guard", ["overlay", "worktree+landlock"])
+def test_a_changed_checkpoint_outside_the_run_is_never_loaded(
+    guard: str,
+    bare_run: Callable[..., Run],
+    request_for: Callable[..., TrialRequest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPIKE_GUARD", guard)
+    run = bare_run("import sys; print(open(sys.argv[1]).read())", launch="python3 train.py {checkpoint}")
+    original, pinned = tmp_path / "elsewhere" / "ckpt", tmp_path / "pins" / "ckpt"
+    for path, text in ((original, "changed since"), (pinned, "intact")):
+        path.parent.mkdir()
+        path.write_text(text)
+    request = replace(request_for(run), pinned=str(pinned))
+    found = run_trial(replace(request, spec=replace(request.spec, checkpoint=str(original))))
+    assert found.stderr_tail == "intact"
+    assert original.read_text() == "changed since"
+
+
 def test_a_knob_changes_the_command_and_spares_the_probe(run: Run, request_for: Callable[..., TrialRequest]) -> None:
     run = replace(run, knobs=(("learning-rate", "--lr {value}"),))
     change = Intervention("learning-rate", Factor.LEARNING_RATE, parameters=(("lr", 0.001),))
@@ -83,3 +116,29 @@ def test_no_launch_command_is_said_before_anything_is_written(
     with pytest.raises(SpikeError, match="names no launch command"):
         run_trial(request)
     assert not Path(request.directory).exists()
+
+
+def test_two_ranks_below_torchrun_finish_their_window_together(
+    run: Run, request_for: Callable[..., TrialRequest]
+) -> None:
+    script = Path(run.directory) / "train.py"
+    text = script.read_text().replace(
+        "torch.manual_seed(7)",
+        "import torch.distributed as dist\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "dist.init_process_group('gloo')\n"
+        "rank = dist.get_rank()\n"
+        "torch.manual_seed(7)",
+    )
+    text = text.replace("for step in range", "model = DistributedDataParallel(model)\nfor step in range")
+    text = text.replace("batch = data[step]", "batch = data[2 * step + rank]").replace("step % 4 == 0", "False")
+    script.write_text(text)
+    launch = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 train.py"
+    run = replace(run, launch=f"{launch} --resume {{checkpoint}} --steps 30", devices=2)
+    found = run_trial(request_for(run))
+    assert found.ended == "window-complete", found.stderr_tail
+    assert [trace.process.rank for trace in found.traces] == [0, 1]
+    assert [[step.step for step in trace.steps] for trace in found.traces] == [[5, 6, 7], [5, 6, 7]]
+    first, second = (trace.steps[0].micro_batches[0].batch for trace in found.traces)
+    assert first != second
+    assert json.loads((Path(found.directory) / "guard.json").read_text())["guard"] == found.guard

@@ -12,9 +12,10 @@ def placement(original: str, pinned: str, scratch: Path, guard: Guard) -> tuple[
     """(pinned, original) where the view has to show the pinned bytes at the original path, else nothing.
 
     Below an overlay hard links make that free on one file system, so it is always done there; where it would
-    cost a copy, only if the original is gone or differs.
+    cost a copy, only if the original is gone or differs. Nothing can be shown where not even the first directory
+    of the original path exists any more.
     """
-    if not original or not pinned or original == pinned:
+    if not original or not pinned or original == pinned or not Path(*Path(original).parts[:2]).is_dir():
         return ()
     if guard is Guard.OVERLAY and _device(Path(pinned)) == _device(scratch) == _device(Path(original).parent):
         return ((pinned, original),)

@@ -14,7 +14,7 @@ from spike.domain.run import Run
 from spike.domain.trace import RankTrace
 from spike.domain.trial import Intervention, TrialRun, TrialSpec
 from spike.lab import command, source
-from spike.lab.guards.choice import Guard, Mechanism, mechanisms
+from spike.lab.guards.choice import Mechanism, mechanisms
 from spike.lab.guards.entry import Entry
 from spike.lab.launch import Finished, OnStep, run_command
 from spike.lab.logged import collect_logs
@@ -35,8 +35,9 @@ OFFLINE = {
 }
 """A trial must not write into the run's record on a tracking server either; `env:` in spike.yaml overrides."""
 
-_OWN_FILES = ("plan.json", "knob.json", PATHS, "stdout.log", "stderr.log")
+_OWN_FILES = ("plan.json", "knob.json", "guard.json", PATHS, "stdout.log", "stderr.log")
 _OWN_FOLDERS = ("trace", "batches", "metrics", "stage")
+_TEXTS = frozenset({".jsonl", ".json", ".csv", ".tsv", ".log", ".out", ".txt"})
 _TAIL_LINES = 40
 _TAIL_BYTES = 32 << 10
 _NOT_FOUND = (126, 127)
@@ -129,10 +130,14 @@ def _attempt(
         )
         if finished.ended == "guard-failed":
             return f"{mechanism.guard}: {finished.report.failed_stage}: {finished.report.error}"
+        _write_guard(directory, mechanism, finished)
         _refuse_changes(view, request)
         metrics = directory / "metrics"
         metrics.mkdir(exist_ok=True)
         collect_logs(view.written(), run.directory, metrics)
+        for path in metrics.rglob("*"):
+            if path.suffix in _TEXTS:
+                _redact_file(path, redact)
         return _facts(request, directory, view, finished, redact)
     finally:
         if not os.environ.get("SPIKE_KEEP_VIEW"):
@@ -165,8 +170,9 @@ def _checkpoint(request: TrialRequest, view: View) -> str:
     """The checkpoint's path as the trial sees it: the original one, or the pinned copy where that cannot be shown."""
     original = request.spec.checkpoint
     seen = view.path(original)
-    shown = view.guard is Guard.OVERLAY or seen != original or not request.pinned
-    return seen if shown else request.pinned
+    wanted = any(original == destination for destination, _ in view.placed)
+    shown = (original, True) in view.placed or (not wanted and Path(original).exists())
+    return seen if shown or not request.pinned else request.pinned
 
 
 def _value(change: Intervention) -> str:
@@ -224,6 +230,18 @@ def _environment(run: Run, directory: Path, view: View, plan_path: Path, cwd: st
     return probe_environment(stage_probe(importable(directory) / "stage"), plan_path, seen)
 
 
+def _write_guard(directory: Path, mechanism: Mechanism, finished: Finished) -> None:
+    """What kept the run safe, and where that was done in another way than wanted (writes held in memory)."""
+    facts = {
+        "schema": "spike.guard/1",
+        "guard": mechanism.guard,
+        "user_namespace": mechanism.user_namespace,
+        "pid_namespace": mechanism.pid_namespace,
+        "notes": list(finished.report.notes),
+    }
+    (directory / "guard.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+
 def _refuse_changes(view: View, request: TrialRequest) -> None:
     """A guard that is not the kernel's is checked afterwards: a changed run is never passed over."""
     changed = view.changes_outside()
@@ -267,10 +285,13 @@ def _facts(request: TrialRequest, directory: Path, view: View, finished: Finishe
 
 
 def _redact_file(path: Path, redact: Redact) -> None:
-    """Logs stay in the case, which is handed to others; rewritten line by line only where something is redacted."""
+    """Logs stay in the case, which is handed to others; rewritten only where something is redacted."""
     temporary = path.with_name(path.name + ".tmp")
     changed = False
-    with path.open(errors="surrogateescape") as lines, temporary.open("w", errors="surrogateescape") as kept:
+    with (
+        path.open(errors="surrogateescape", newline="") as lines,
+        temporary.open("w", errors="surrogateescape", newline="") as kept,
+    ):
         for line in lines:
             clean_line = redact(line)
             changed = changed or clean_line != line

@@ -34,6 +34,7 @@ _CACHES = (
 )
 
 
+_NEVER = ("/dev", "/proc", "/sys", "/run", "/usr/", "/etc/")
 _GRACE_S = 10.0
 """torchrun gives its workers 30 s by default but forwards TERM at once; a replay has nothing to save."""
 
@@ -69,6 +70,8 @@ class View:
     """(real directory, its copy) where the run cannot be seen at its own path."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables that the guard needs in the command's environment."""
+    placed: frozenset[tuple[str, bool]] = frozenset()
+    """(destination, can the view show it?) of everything that was to be placed."""
     _before: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _own: tuple[str, ...] = ()
 
@@ -225,7 +228,8 @@ def _soft_roots(run: Run, roots: tuple[str, ...], directory: Path) -> tuple[str,
     """Caches, and directories named in the command: copy-on-write on disk where possible, else read-only."""
     env = {**os.environ, **dict(run.env)}
     named = [env[name] for name in _CACHES if env.get(name)]
-    named.append(str(Path(env.get("HOME") or "/") / ".cache"))
+    home = env.get("HOME") or "/"
+    named += [home, f"{home}/.cache"]
     words = run.launch.replace("=", " ").replace("'", " ").replace('"', " ").split()
     named += [word for word in words if word.startswith("/")]
     found = {str(Path(path).resolve()) for path in named if Path(path).is_absolute() and Path(path).is_dir()}
@@ -233,7 +237,7 @@ def _soft_roots(run: Run, roots: tuple[str, ...], directory: Path) -> tuple[str,
         sorted(
             path
             for path in found - {"/"} - set(roots)
-            if not path.startswith(("/dev", "/proc", "/sys", "/usr/", "/etc/"))
+            if (path.startswith("/dev/shm/") or not path.startswith(_NEVER))
             and not any(is_below(path, root) for root in (*roots, str(directory)))
         )
     )
@@ -276,7 +280,7 @@ def _overlay(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
         keep=collect.NAMES,
         keep_below=wanted.metric_files,
     )
-    return View(Guard.OVERLAY, entry, scratch)
+    return View(Guard.OVERLAY, entry, scratch, placed=frozenset((path, True) for _, path in wanted.place))
 
 
 def _own_places(directory: Path, scratch: Path, run: Run) -> tuple[str, ...]:
@@ -323,4 +327,5 @@ def _copy(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
         through=_writable_anyway((*(real for real, _ in copied), wanted.pinned)),
         keep_below=wanted.metric_files,
     )
-    return View(mechanism.guard, entry, scratch, copied, env, before, own)
+    placed = frozenset((path, any(is_below(path, real) for real, _ in copied)) for _, path in wanted.place)
+    return View(mechanism.guard, entry, scratch, copied, env, placed, before, own)
