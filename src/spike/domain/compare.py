@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,12 @@ FEW_ELEMENTS = 8
 """A flip is a single event. When more elements of one tensor jump, something wrote them."""
 SUBNORMAL_SHARE = 0.5
 """More than half of a tensor below the smallest normal number is no state of a trained model."""
+
+SECOND_MOMENTS = frozenset({"exp_avg_sq"})
+DECAY_SLACK = 0.5
+"""Moments kept in bfloat16 lose up to half a percent an update to rounding; half of the bound is far outside that."""
+MIN_ROUNDED = 16
+"""A few round numbers are no sign of a rounded tensor; this many in a row are."""
 
 TensorId = tuple[str, str, str, str]
 """(role, name, key, file); the file only where several files hold a tensor of the same name."""
@@ -111,6 +117,8 @@ class ValueChange:
     largest: float
     """Largest absolute change of a finite element."""
     flips: tuple[BitFlip, ...] = ()
+    rounded_to: str = ""
+    """"float16" or "bfloat16" where every value now fits that type and did not before."""
 
 
 def compare_scans(before: CheckpointScan, after: CheckpointScan) -> ScanComparison:
@@ -172,6 +180,30 @@ def _stale(
     return found
 
 
+def impossible_decays(
+    before: CheckpointScan, after: CheckpointScan, *, beta2: float, num_updates: float
+) -> tuple[tuple[TensorFacts, float], ...]:
+    """Second moments that shrank faster than their own decay allows, with the factor that they are below the bound.
+
+    An update computes v = beta2 * v + (1 - beta2) * g^2 with g^2 >= 0, so after n updates no element, and no norm, is
+    below beta2^n times what it was (Kingma and Ba 2015, algorithm 1). `beta2` is the smallest of the groups'.
+    """
+    if not 0 < beta2 < 1 or num_updates < 0:
+        return ()
+    bound = beta2**num_updates * DECAY_SLACK
+    old = by_identity(before.tensors)
+    found = []
+    for key, tensor in by_identity(after.tensors).items():
+        earlier = old.get(key)
+        if earlier is None or tensor.key not in SECOND_MOMENTS or earlier.shape != tensor.shape:
+            continue
+        if isinstance(earlier.l2, float) and isinstance(tensor.l2, float) and earlier.l2 > 0:
+            share = tensor.l2 / earlier.l2
+            if share < bound:
+                found.append((tensor, share / (bound / DECAY_SLACK)))
+    return tuple(found)
+
+
 def step_counters(scan: CheckpointScan) -> tuple[float, ...]:
     """The distinct counters of updates that the optimizer state holds, sorted; Adam keeps one for each parameter."""
     counters = {
@@ -205,6 +237,7 @@ class ValueComparison:
         self._at = 0
         self._flips: list[BitFlip] = []
         self._num_suspects = 0
+        self._fits = {name: [True, True] for name in ("float16", "bfloat16")} if after.dtype == "float32" else {}
 
     def add(self, before: NDArray[Any], after: NDArray[Any]) -> None:
         """One block of values of both, flat and of equal length."""
@@ -216,6 +249,9 @@ class ValueComparison:
             self._norm += float(np.square(old[np.isfinite(old)]).sum())
             self._largest = max(self._largest, float(difference[usable].max(initial=0.0)))
             self._look_for_flips(old, new)
+            for name, fits in self._fits.items():
+                fits[0] = fits[0] and _fits(before, name)
+                fits[1] = fits[1] and _fits(after, name)
         self._at += len(new)
 
     def _look_for_flips(self, old: NDArray[np.float64], new: NDArray[np.float64]) -> None:
@@ -246,22 +282,16 @@ class ValueComparison:
         return ValueChange(self._facts.role, self._facts.name, self._facts.key, relative, self._largest, flips)
 
 
+def _fits(values: NDArray[Any], dtype: str) -> bool:
+    """True where every float32 value is exactly a value of the narrower type."""
+    if dtype == "float16":
+        return bool(np.array_equal(values.astype(np.float16).astype(np.float32), values, equal_nan=True))
+    return not bool(np.any(values.view(np.uint32) & np.uint32(0xFFFF)))
+
+
 def single_nonfinite(tensors: Iterable[TensorFacts]) -> tuple[TensorFacts, ...]:
     """Tensors with a few non-finite elements among finite ones: an exponent of all ones is a flip away."""
     return tuple(t for t in tensors if 0 < _count(t.num_nonfinite) <= FEW_ELEMENTS < _size(t))
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointComparison:
-    """Two checkpoints, compared as far as their files allow."""
-
-    before: str
-    after: str
-    scans: ScanComparison
-    values: tuple[ValueChange, ...] = ()
-    """Largest relative change first."""
-    unreadable: tuple[tuple[str, str], ...] = ()
-    flips: tuple[BitFlip, ...] = field(default=())
 
 
 def _has_jumped(before: TensorFacts, after: TensorFacts) -> bool:

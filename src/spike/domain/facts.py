@@ -23,6 +23,8 @@ VOCABULARY: dict[str, tuple[str, ...]] = {
     "checkpoint.finite": ("yes", "no"),
     "checkpoint.training": ("yes", "no"),  # weights move from one checkpoint to the next
     "checkpoint.bit-flip": ("yes", "no"),  # the first checkpoint after the onset holds an exponent jump
+    "checkpoint.generation": ("one", "mixed"),  # weights and moments of the last good one belong to its step
+    "checkpoint.tensors": ("ordinary", "suspicious"),  # tensors of it became zeros, subnormals or half precision
     # ranks and machines
     "ranks.agree": ("yes", "no"),
     "hardware.events": ("yes", "no"),

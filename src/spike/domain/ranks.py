@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from spike.domain.checkpoint import Role, TensorFacts
 from spike.domain.facts import NOT_MEASURED, Fact
 from spike.domain.measured import NotMeasured
+from spike.domain.signals import LEARNING_RATE, LOSS_SCALE, Signals
 from spike.domain.trace import Fingerprint, RankTrace, StepRecord
 from spike.domain.verdict import Place
 
@@ -137,6 +138,26 @@ def replica_agreement(
         more = f" ({len(differences)} of {len(shared)} parameters differ)" if len(differences) > 1 else ""
         return RankAgreement(False, _statement(differences[0], len(files)) + more, differences[:MAX_LISTED], missing)
     return RankAgreement(True, f"{len(shared)} parameters are equal in the files of {len(files)} ranks", (), missing)
+
+
+def logged_agreement(signals: Signals) -> RankAgreement:
+    """Compare the learning rate and the loss scale that each rank logged for the same steps."""
+    compared = []
+    for name, quantity in ((LEARNING_RATE, "learning rate"), (LOSS_SCALE, "loss scale")):
+        by_rank = {s.rank: s for s in signals.series if s.name == name and s.rank is not None}
+        if len(by_rank) < 2:
+            continue
+        compared.append(quantity)
+        logged = {r: dict(zip(s.steps.tolist(), s.values.tolist(), strict=True)) for r, s in by_rank.items()}
+        for step in sorted(set.intersection(*(set(rows) for rows in logged.values()))):
+            values = {rank: f"{rows[step]:.9g}" for rank, rows in logged.items()}
+            if len(set(values.values())) > 1:
+                first = _difference(step, quantity, "", values)
+                return RankAgreement(False, _statement(first, len(values)), (first,))
+    if not compared:
+        reason = "the ranks' logs have no quantity in common that must be equal"
+        return RankAgreement(NotMeasured(reason), reason)
+    return RankAgreement(True, f"the ranks logged the same {' and '.join(compared)}; parameters were not compared")
 
 
 def agreement_fact(found: RankAgreement, evidence: tuple[str, ...]) -> Fact:

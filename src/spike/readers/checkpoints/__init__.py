@@ -19,6 +19,7 @@ __all__ = [
     "CheckpointReader",
     "Damaged",
     "LazyTensor",
+    "checksums",
     "find_checkpoints",
     "inspect_checkpoint",
     "lazy_tensors",
@@ -93,6 +94,24 @@ def scan_checkpoint(checkpoint: Checkpoint, on_bytes: OnBytes | None = None) -> 
     except (InputUnreadable, OSError) as error:
         return CheckpointScan(checkpoint.path, (), ((path.name, str(error)),))
     return CheckpointScan(checkpoint.path, tuple(result.facts), tuple(dict.fromkeys(result.unreadable)))
+
+
+def checksums(checkpoint: Checkpoint) -> dict[tuple[str, str, str], tuple[int, int]]:
+    """(role, name, moment key) -> (bytes, CRC-32) of every tensor whose checksum the file itself stores.
+
+    Costs no tensor bytes: zip directories hold them. Empty where the format has none or the index is broken. Equal
+    entries mean equal bytes for all practical purposes when many tensors are compared.
+    """
+    from spike.readers.checkpoints._bytes import FileRange
+
+    try:
+        return {
+            (t.role.value, t.name, t.key): (t.data.nbytes, t.data.crc)
+            for t in lazy_tensors(checkpoint)
+            if isinstance(t.data, FileRange) and t.data.crc is not None
+        }
+    except (InputUnreadable, OSError):
+        return {}
 
 
 def write_donor(checkpoint: Checkpoint, path: Path, *, parameters: bool, moments: bool) -> None:

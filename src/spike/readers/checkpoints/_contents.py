@@ -51,6 +51,8 @@ CONFIG_KEYS = frozenset(
 _STEP_HOLDERS = ("train_state", "trainer_state", "trainer", "state", "progress", "meta", "metadata")
 _RNG = re.compile(r"(^|[._])(rng|random_?states?)([._]|$)|rng_states?|random_state|cuda_rng", re.I)
 _CURSOR = re.compile(r"data_?loader|sampler|data_?cursor|consumed_(train_)?samples|dl_state|data_?iter", re.I)
+_DATA_KEYS = frozenset({"data", "dataset", "loader", "batches", "train_data", "stream"})
+_POSITION = re.compile(r"cursor|position|offset|index|samples|consumed|batch|epoch", re.I)
 _SCHEDULER = re.compile(r"sched", re.I)
 _SCALER = re.compile(r"scaler|^MixedPrecision$", re.I)
 _SECRET = re.compile(r"(?i)((hub|hf|auth|access|api|bearer|session)_?token|^token|secret|passw|api_?key|access_?key)$")
@@ -370,7 +372,7 @@ class _Interpreter:
             return
         if _RNG.search(name):
             present.add("rng")
-        if _CURSOR.search(name):
+        if _CURSOR.search(name) or (name in _DATA_KEYS and _has_position(value)):
             present.add("data-cursor")
         if _SCALER.search(name) and as_mapping(value):
             present.add("scaler")
@@ -378,6 +380,11 @@ class _Interpreter:
     def _add(self, role: Role, name: str, index: int, key: str, ref: TensorRef) -> None:
         data = self.file.locate(ref)
         self.contents.tensors.append(LazyTensor(role, name, index, key, ref.dtype, ref.shape, self.name, data))
+
+
+def _has_position(value: Any) -> bool:
+    mapping = as_mapping(value) or {}
+    return any(_POSITION.search(str(key)) for key in mapping)
 
 
 def _has_tensors(value: Any) -> bool:

@@ -34,6 +34,8 @@ class Damaged(InputUnreadable):
         self.integrity = integrity
 
 
+BLOCK_BYTES = 1 << 20
+"""Tensors are handed out in blocks of this size, so that memory does not grow with the model."""
 Lend = Callable[[], memoryview]
 """Gives the buffer for the next piece of a read; the giver decides how many there are and when one is free."""
 
@@ -77,6 +79,30 @@ class LazyTensor:
             whole[at : at + len(chunk)] = chunk
             at += len(chunk)
         return bits_of(np.frombuffer(whole, dtype=np.uint8), self.dtype).reshape(self.shape)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """The values in order, flat, at most `BLOCK_BYTES` of stored bytes at a time; the last block is shorter.
+
+        Two tensors of one type and shape give blocks of equal lengths. Raises `InputUnreadable`.
+        """
+        from spike.readers.checkpoints._numbers import bits_of, decode
+
+        block, filled = bytearray(BLOCK_BYTES), 0
+        buffer = memoryview(bytearray(BLOCK_BYTES))
+        for chunk in self.data.chunks(lambda: buffer):
+            at = 0
+            while at < len(chunk):
+                take = min(BLOCK_BYTES - filled, len(chunk) - at)
+                block[filled : filled + take] = chunk[at : at + take]
+                filled, at = filled + take, at + take
+                if filled == BLOCK_BYTES:
+                    yield decode(bits_of(np.frombuffer(bytes(block), dtype=np.uint8), self.dtype), self.dtype).reshape(
+                        -1
+                    )
+                    filled = 0
+        if filled:
+            last = np.frombuffer(bytes(block[:filled]), dtype=np.uint8)
+            yield decode(bits_of(last, self.dtype), self.dtype).reshape(-1)
 
 
 Checked = Set[tuple[str, int]]
