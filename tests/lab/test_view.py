@@ -17,7 +17,8 @@ import pytest
 import spike
 from spike.domain.errors import SpikeError
 from spike.domain.run import Run
-from spike.lab.guards.choice import Guard, choose_guard, mechanisms
+from spike.lab.guards import choice
+from spike.lab.guards.choice import Guard, Mechanism, choose_guard, mechanisms
 from spike.lab.runner import TrialRequest, run_trial
 from spike.lab.tree_state import tree_state
 
@@ -120,6 +121,40 @@ def test_a_script_that_tries_everything_leaves_the_run_identical(
     else:
         assert len(refused) >= 15
     assert not (Path(request.directory) / "view").exists()
+
+
+@pytest.mark.usefixtures("overlay")
+@pytest.mark.parametrize("pid_namespace", [True, False])
+@pytest.mark.parametrize("user_namespace", [True, False])
+def test_every_way_into_an_overlay_protects_the_run(
+    user_namespace: bool,
+    pid_namespace: bool,
+    bare_run: Callable[..., Run],
+    request_for: Callable[..., TrialRequest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if os.geteuid() != 0 and not user_namespace:
+        pytest.skip("only root mounts without a user namespace")
+    mechanism = Mechanism(Guard.OVERLAY, user_namespace, pid_namespace)
+    monkeypatch.setattr(choice, "overlay_mechanism", lambda: (mechanism, ""))
+    run = bare_run("")
+    directory = Path(run.directory)
+    furnish(directory)
+    request = request_for(run)
+    script = VANDAL.format(
+        run=run.directory, elsewhere=str(tmp_path / "new"), pinned=request.pinned, out="", native=True
+    )
+    (directory / "train.py").write_text(script)
+    before = tree_state(directory)
+    found = run_trial(request)
+    assert (found.guard, found.exit_code) == (Guard.OVERLAY, 0), found.stderr_tail
+    assert tree_state(directory) == before
+    assert not (tmp_path / "new").exists()
+    done = json.loads((Path(found.metrics_dir) / "relative.jsonl").read_text())
+    refused = {line.split(":")[0] for line in done if ":" in line}
+    # without privileges the kernel moves no directory that it would have to copy; shutil.move and mv copy instead
+    assert refused == {"overwrite the pin"} | ({"rename a directory"} if user_namespace else set())
 
 
 def test_the_strongest_guard_that_this_kernel_allows_is_chosen() -> None:
