@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from spike.actions.bench import Bench
 from spike.actions.code_history import code_history
+from spike.domain.checkpoint import Role
 from spike.domain.factors import same_number
 from spike.domain.facts import NOT_MEASURED, Fact
 from spike.domain.licence import judge_licence
 from spike.domain.measured import NotMeasured
 from spike.domain.observations import first_difference, precision, rebuild_facts, receipt_facts, supervised
-from spike.domain.ranks import rank_agreement
+from spike.domain.ranks import agreement_fact, rank_agreement
 from spike.domain.receipt import compare_rebuild, load_receipt
 from spike.domain.schedule import Departure, Schedule, first_departure
 from spike.domain.signals import LEARNING_RATE
@@ -53,11 +54,9 @@ def _ranks(bench: Bench) -> Fact:
     if len(traces) < 2:
         value = "yes" if traces and traces[0].process.world == 1 else NOT_MEASURED
         return Fact("ranks.agree", value, "there is one rank" if value == "yes" else "only one rank left a trace")
-    found = rank_agreement(traces)
-    if found.agree:
-        return Fact("ranks.agree", "yes", found.statement, (performed.id,))
-    where = Place(rank=found.rank, tensor=found.tensor or "")
-    return Fact("ranks.agree", "no", found.statement, (performed.id,), where, found.step)
+    scan = bench.scan(bench.investigation.last_good)
+    shapes = {t.name: t.shape for t in scan.tensors if t.role is Role.PARAMETER}
+    return agreement_fact(rank_agreement(traces, full_shapes=shapes), (performed.id,))
 
 
 def _rates(bench: Bench) -> dict[int, float]:
