@@ -208,7 +208,10 @@ class _Freeze:
             if self.on_progress is not None:
                 self.on_progress(min(done, total), total)
 
-        return pin_all(self.case, plan, self.scan, run=directory, algorithm=self.options.algorithm, on_bytes=advance)
+        pins = pin_all(self.case, plan, self.scan, run=directory, algorithm=self.options.algorithm, on_bytes=advance)
+        if self.on_progress is not None:
+            self.on_progress(total, total)
+        return pins
 
     def _write_facts(self, source: SourceState | NotMeasured, pins: Pins, small: SmallEvidence) -> list[ManifestEntry]:
         """Signals, environment, source and situation: what spike itself writes into the evidence."""

@@ -78,14 +78,14 @@ def pin_checkpoint(
     origin: Path | None = None,
     algorithm: Algorithm = Algorithm.SHA256,
     written_again: bool = False,
-    copy_below_bytes: int = COPY_BELOW_BYTES,
+    copy_below_bytes: int | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Pin:
     """Hold `source` (file or directory) at `destination` below `root`, with the digest of every byte held.
 
-    `origin` is what the manifest names as the original, `source` by default.
-    `written_again` says that the run reuses the name, so that a hard link would not keep these bytes. The pin
-    appears under its name complete and durable, or not at all.
+    `origin` is what the manifest names as the original, `source` by default. `written_again` says that the run
+    reuses the name, so that a hard link would not keep these bytes; `copy_below_bytes` is COPY_BELOW_BYTES by
+    default. The pin appears under its name complete and durable, or not at all.
     Raises `InputUnreadable` for a checkpoint that cannot be held as it is (changing, unreadable, pointing
     outside of itself), `SpikeError` where the case cannot be written.
     """
@@ -97,7 +97,8 @@ def pin_checkpoint(
     with writing(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
     try:
-        guarantee = _choose(source, tree, destination.parent, written_again, copy_below_bytes)
+        copy_below = COPY_BELOW_BYTES if copy_below_bytes is None else copy_below_bytes
+        guarantee = _choose(source, tree, destination.parent, written_again, copy_below)
         hashed = _fill(source, draft, tree, guarantee, algorithm, on_bytes)
         with writing(destination):
             draft.rename(destination)
