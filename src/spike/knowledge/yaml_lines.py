@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import yaml
 from pydantic import BaseModel, ValidationError
 
+MAX_DEPTH = 16
+
 Location: TypeAlias = tuple[str | int, ...]
 Problem: TypeAlias = tuple[int, str]
 """(line counted from 1, what is wrong there)."""
@@ -44,10 +46,9 @@ def parse(text: str, *, first_line: int = 1) -> tuple[Document, list[Problem]]:
     problems: list[Problem] = []
     lines: dict[Location, int] = {(): first_line}
     try:
-        for event in yaml.parse(text, Loader=yaml.BaseLoader):
-            if isinstance(event, yaml.AliasEvent):
-                at = first_line + (event.start_mark.line if event.start_mark else 0)
-                return Document({}, lines), [(at, f"alias *{event.anchor}: write the value out instead")]
+        refused = _refused(text, first_line)
+        if refused is not None:
+            return Document({}, lines), [refused]
         node = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -59,6 +60,19 @@ def parse(text: str, *, first_line: int = 1) -> tuple[Document, list[Problem]]:
         return Document({}, lines), [(first_line, "not a mapping of keys to values")]
     data = _value(node, (), first_line, lines, problems)
     return Document(data, lines), problems
+
+
+def _refused(text: str, first_line: int) -> Problem | None:
+    """The first alias, or the first place that is nested beyond what a person writes (and composing can bear)."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        at = first_line + (event.start_mark.line if event.start_mark else 0)
+        if isinstance(event, yaml.AliasEvent):
+            return at, f"alias *{event.anchor}: write the value out instead"
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return at, f"nested more than {MAX_DEPTH} deep"
+    return None
 
 
 def _value(
