@@ -85,6 +85,7 @@ def changed(training: Training, baseline: Ran, donors: dict[str, str]) -> dict[s
         "full-precision": plan("full-precision"),
         "safe-kernels": plan("safe-kernels"),
         "reseed": plan("reseed", seed=99),
+        "set-element": plan("set-element", (5,), element="wte.weight:7:40000000"),
         "unknown": plan("no-such-change"),
         "incomplete": plan("scaled-lr"),
     }
@@ -309,6 +310,17 @@ def test_a_reseed_changes_the_random_numbers_and_not_the_first_batch(changed: di
     assert ran.step(4)["rng"]["torch"] != baseline.step(4)["rng"]["torch"]
     assert batches(ran, 4)[0] == batches(baseline, 4)[0]
     assert ran.step(4)["loss"] != baseline.step(4)["loss"]
+
+
+def test_a_flipped_bit_is_in_the_weights_from_its_step_on(changed: dict[str, Ran], baseline: Ran) -> None:
+    ran = changed["set-element"]
+    assert effects(ran) == [(5, "element", True)]
+    (effect,) = ran.lines("effect")
+    # Bit 30 is the highest of the exponent.
+    assert abs(float(effect["after"])) > 1e30 * abs(float(effect["before"]))
+    assert ran.step(4)["loss"] == baseline.step(4)["loss"]
+    assert batches(ran, 5) == batches(baseline, 5)
+    assert ran.step(5)["param_norm"] != baseline.step(5)["param_norm"]
 
 
 @pytest.mark.parametrize(
