@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from spike.domain.factors import differences, identical_results, observe, undeclared
+from spike.domain.factors import differences, identical_results, observe, uncontrolled, undeclared
 from spike.domain.trace import Effect, Fingerprint
 from spike.domain.trial import Factor
 from tests.domain.trial_facts import spec, step, tensor, trace, trial_run
@@ -75,3 +77,31 @@ def test_another_commit_is_a_change_of_code_whatever_it_brings() -> None:
 def test_results_are_identical_only_when_loss_and_gradients_are() -> None:
     assert identical_results(trial_run(trace([step(11)])), trial_run(trace([step(11)])))
     assert not identical_results(trial_run(trace([step(11)])), trial_run(trace([step(11, grad_norm=1.1)])))
+
+
+def test_a_generator_that_the_run_never_seeds_is_not_held_against_a_trial() -> None:
+    def seeded(python: str, torch: str):  # type: ignore[no-untyped-def]
+        return _observed(replace(step(11), rng=(("python", python), ("torch", torch))))
+
+    baseline, repeat = seeded("p1", "t"), seeded("p2", "t")
+    loose = uncontrolled(baseline, [repeat])
+    assert loose == {(Factor.RNG, "python")}
+    assert differences(baseline, seeded("p3", "t"), loose) == ()
+    assert [d.factor for d in differences(baseline, seeded("p3", "other"), loose)] == [Factor.RNG]
+
+
+def test_a_batch_that_differs_between_unchanged_trials_stays_a_difference() -> None:
+    baseline, repeat = _observed(step(11, batch="a")), _observed(step(11, batch="b"))
+    loose = uncontrolled(baseline, [repeat])
+    assert [d.factor for d in differences(baseline, repeat, loose)] == [Factor.BATCH]
+
+
+def test_a_variable_that_only_one_trial_has_is_a_difference_of_its_kind() -> None:
+    def with_env(*env: tuple[str, str]):  # type: ignore[no-untyped-def]
+        bare = trace([step(11)])
+        return observe(trial_run(replace(bare, process=replace(bare.process, env=env))))
+
+    kernels = differences(with_env(), with_env(("CUBLAS_WORKSPACE_CONFIG", ":4096:8")))
+    other = differences(with_env(), with_env(("OMP_NUM_THREADS", "2")))
+    assert [d.factor for d in kernels] == [Factor.KERNELS]
+    assert [d.factor for d in other] == [Factor.ENVIRONMENT]

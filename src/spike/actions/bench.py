@@ -10,6 +10,7 @@ from spike.actions.trials import Baseline, Performed, judge, perform
 from spike.casefile.codec import to_payload
 from spike.domain.case import PinnedCheckpoint
 from spike.domain.checkpoint import CheckpointScan
+from spike.domain.factors import observe, uncontrolled
 from spike.domain.licence import judge_licence, step_offset
 from spike.domain.noise import noise_floor
 from spike.domain.signals import Signals
@@ -170,7 +171,9 @@ def open_bench(investigation: Investigation) -> Bench:
         runs.append(perform(investigation, repeat_spec(spec, len(runs))))
         noise = noise_floor([p.run for p in runs], before_step=before)
     licence = _licence(investigation, performed.signals, offset, noise)
-    bench = Bench(investigation, Baseline(performed, noise, offset), licence, result, tuple(runs[1:]))
+    same = uncontrolled(observe(performed.run), [observe(p.run) for p in runs[1:]])
+    baseline = Baseline(performed, noise, offset, same)
+    bench = Bench(investigation, baseline, licence, result, tuple(runs[1:]))
     bench.results["replay"] = result
     bench.performed["replay"] = performed
     payload = {"licence": to_payload(licence), "noise": to_payload(noise), "outcome": to_payload(result.outcome)}
@@ -213,5 +216,5 @@ def open_healthy(bench: Bench) -> Baseline | None:
     )
     performed = perform(bench.investigation, spec)
     if performed.run.traces:
-        bench.healthy = Baseline(performed, bench.baseline.noise, bench.offset)
+        bench.healthy = Baseline(performed, bench.baseline.noise, bench.offset, bench.baseline.uncontrolled)
     return bench.healthy

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from spike.actions.bench import HEALTHY_LEAD, Bench, Unavailable, open_healthy
 from spike.actions.code_history import earlier_commit
+from spike.actions.flipped import find_flip
 from spike.actions.trials import judge, perform
 from spike.domain.schedule import Departure
 from spike.domain.trace import CapturedBatch
@@ -87,6 +88,8 @@ def _branch(
 
 def _steps(bench: Bench, info: InterventionInfo, *, placebo: bool) -> tuple[int, ...]:
     factor = Factor(info.factor)
+    if info.name == "set-element":
+        return (bench.onset,)
     if factor not in STEPWISE:
         return ()
     if placebo:
@@ -193,6 +196,14 @@ def _seed(_bench: Bench, _info: InterventionInfo, _steps: tuple[int, ...], _expe
     return FRESH_SEED
 
 
+def _element(bench: Bench, _info: InterventionInfo, _steps: tuple[int, ...], _experiment: str) -> Parameter:
+    """The flipped element that the first checkpoint after the onset shows, with the bits that explain it."""
+    flip = find_flip(bench)
+    if flip is None:
+        raise Unavailable("no checkpoint after the onset shows a single flipped element")
+    return f"{flip.name}:{flip.index}:{flip.mask:x}"
+
+
 Resolver = Callable[[Bench, InterventionInfo, tuple[int, ...], str], Parameter]
 _RESOLVERS: dict[str, Resolver] = {
     "donors": _donors,
@@ -201,6 +212,7 @@ _RESOLVERS: dict[str, Resolver] = {
     "max_norm": _max_norm,
     "donor": _donor,
     "seed": _seed,
+    "element": _element,
 }
 
 

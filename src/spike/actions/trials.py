@@ -8,13 +8,14 @@ from pathlib import Path
 
 from spike.actions.investigation import Investigation
 from spike.casefile.codec import from_payload, to_payload
-from spike.domain.factors import differences, identical_results, observe, undeclared
+from spike.domain.factors import Uncontrolled, differences, identical_results, observe, undeclared
 from spike.domain.noise import TOLERANCE_IN_SPREADS
 from spike.domain.outcome import Window, judge_outcome, trace_signals
 from spike.domain.redaction import redact
 from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, Series, Signals
 from spike.domain.trial import (
     Factor,
+    FactorDifference,
     Intervention,
     NoiseFloor,
     Outcome,
@@ -144,6 +145,8 @@ class Baseline:
     noise: NoiseFloor
     offset: int
     """Logged step minus attempted step."""
+    uncontrolled: Uncontrolled = frozenset()
+    """What unchanged trials differ in already; the noise floor of the factors."""
 
 
 def judge(
@@ -161,7 +164,9 @@ def judge(
     suspect batch acts at another, healthy step.
     """
     run, spec = performed.run, performed.run.spec
-    found = () if baseline is None else differences(observe(baseline.performed.run), observe(run))
+    found = (
+        () if baseline is None else differences(observe(baseline.performed.run), observe(run), baseline.uncontrolled)
+    )
     effect = None if spec.intervention is None else _took_effect(spec.intervention, run, baseline, by_knob=by_knob)
     problem = _untestable(run) or _not_one_change(spec, found, by_knob=by_knob) or _no_effect(spec, run, effect)
     if not problem and baseline is not None:
@@ -204,11 +209,8 @@ def _untestable(run: TrialRun) -> str:
     return ""
 
 
-def _not_one_change(spec: TrialSpec, found: tuple[object, ...], *, by_knob: bool) -> str:
-    from spike.domain.trial import FactorDifference
-
-    observed = tuple(d for d in found if isinstance(d, FactorDifference))
-    extra = undeclared(spec.intervention.factor if spec.intervention else None, observed, by_knob=by_knob)
+def _not_one_change(spec: TrialSpec, found: tuple[FactorDifference, ...], *, by_knob: bool) -> str:
+    extra = undeclared(spec.intervention.factor if spec.intervention else None, found, by_knob=by_knob)
     if not extra:
         return ""
     text = "; ".join(f"{d.factor.value} at {d.where}: {d.baseline[:60]} -> {d.trial[:60]}" for d in extra)

@@ -13,7 +13,11 @@ from spike.domain.measured import NotMeasured
 from spike.domain.trace import Fingerprint, RankTrace, StepRecord
 from spike.domain.trial import Factor, FactorDifference, TrialRun, TrialSpec
 
-Vector = dict[Factor, dict[str, str]]
+Place = tuple[str, str]
+"""(where, which): ("step 221 rank 0", "torch"), ("rank 0", "OMP_NUM_THREADS"); which may be ""."""
+Vector = dict[Factor, dict[Place, str]]
+Uncontrolled = frozenset[tuple[Factor, str]]
+"""(factor, which) that differ between unchanged trials: the run itself does not hold them still."""
 
 ACCOMPANIES: dict[Factor, frozenset[Factor]] = {
     # A checkpoint brings its moments along; a code state brings whatever it does differently.
@@ -23,43 +27,47 @@ ACCOMPANIES: dict[Factor, frozenset[Factor]] = {
 }
 """Factors that may differ as a consequence of the declared one, and are reported with it."""
 
+KERNEL_VARIABLES = ("CUBLAS_", "CUDNN_", "NVIDIA_TF32", "TORCH_COMPILE", "TORCHDYNAMO", "TORCHINDUCTOR", "NVTE_")
+"""Environment variables that choose kernels count as kernels, not as environment."""
+
 
 def observe(run: TrialRun) -> Vector:
-    """What this trial's processes used, by factor and place ("step 221 rank 0")."""
+    """What this trial's processes used, by factor and place."""
     vector: Vector = {factor: {} for factor in Factor}
-    vector[Factor.CODE]["start"] = run.spec.commit or "recorded"
+    vector[Factor.CODE]["start", ""] = run.spec.commit or "recorded"
     for trace in run.traces:
         _observe_process(trace, vector, run.spec)
         for step in trace.steps:
             _observe_step(step, trace.process.rank, vector)
         for effect in trace.effects:
             if effect.took_effect and effect.what.startswith("params-delta"):
-                vector[Factor.BATCH][f"step {effect.step} rank {trace.process.rank}"] = "update withheld"
+                vector[Factor.BATCH][f"step {effect.step} rank {trace.process.rank}", ""] = "update withheld"
     return vector
 
 
 def _observe_process(trace: RankTrace, vector: Vector, spec: TrialSpec) -> None:
     process, where = trace.process, f"rank {trace.process.rank}"
-    vector[Factor.CONFIG][where] = " ".join(_neutral(argument, spec) for argument in process.argv)
-    vector[Factor.WORLD][where] = str(process.world)
-    vector[Factor.DEVICE][where] = process.device
-    vector[Factor.KERNELS][where] = _joined((*process.kernels, *(("optimizer", o) for o in process.optimizers)))
-    vector[Factor.ENVIRONMENT][where] = _joined(
-        (("python", process.python), ("threads", str(process.threads)), *process.packages, *process.env)
-    )
+    vector[Factor.CONFIG][where, ""] = " ".join(_neutral(argument, spec) for argument in process.argv)
+    vector[Factor.WORLD][where, ""] = str(process.world)
+    vector[Factor.DEVICE][where, ""] = process.device
+    for number, optimizer in enumerate(process.optimizers):
+        vector[Factor.KERNELS][where, f"optimizer {number}"] = optimizer
+    for name, value in process.kernels:
+        vector[Factor.KERNELS][where, name] = value
+    for name, value in (("python", process.python), ("threads", str(process.threads)), *process.packages):
+        vector[Factor.ENVIRONMENT][where, name] = value
+    for name, value in process.env:
+        factor = Factor.KERNELS if name.startswith(KERNEL_VARIABLES) else Factor.ENVIRONMENT
+        vector[factor][where, name] = value
     loaded = next((f for f in trace.fingerprints if f.step == trace.first_step), None)
     if loaded is not None:
-        vector[Factor.CHECKPOINT][where] = f"step {trace.first_step}: {_digests(loaded, 'parameter')}"
-        vector[Factor.OPTIMIZER_STATE][where] = _digests(loaded, "moment")
+        vector[Factor.CHECKPOINT][where, ""] = f"step {trace.first_step}: {_digests(loaded, 'parameter')}"
+        vector[Factor.OPTIMIZER_STATE][where, ""] = _digests(loaded, "moment")
 
 
 def _neutral(argument: str, spec: TrialSpec) -> str:
     """An argument without the checkpoint's path, which is a factor of its own."""
     return argument.replace(spec.checkpoint, "{checkpoint}") if spec.checkpoint else argument
-
-
-def _joined(pairs: Iterable[tuple[str, str]]) -> str:
-    return "; ".join(f"{name}={value}" for name, value in sorted(pairs))
 
 
 def _digests(fingerprint: Fingerprint, role: str) -> str:
@@ -68,30 +76,56 @@ def _digests(fingerprint: Fingerprint, role: str) -> str:
 
 def _observe_step(step: StepRecord, rank: int, vector: Vector) -> None:
     where = f"step {step.step} rank {rank}"
-    vector[Factor.BATCH][where] = " ".join(micro.batch[:16] for micro in step.micro_batches)
-    vector[Factor.RNG][where] = _joined((name, digest[:16]) for name, digest in step.rng)
-    vector[Factor.LEARNING_RATE][where] = " ".join(f"{lr:.9g}" for lr in step.lr)
-    vector[Factor.CLIPPING][where] = "none" if step.clip_max_norm is None else f"{step.clip_max_norm:.9g}"
-    vector[Factor.PRECISION][where] = step.precision
+    vector[Factor.BATCH][where, ""] = " ".join(micro.batch[:16] for micro in step.micro_batches)
+    for name, digest in step.rng:
+        vector[Factor.RNG][where, name] = digest[:16]
+    vector[Factor.LEARNING_RATE][where, ""] = " ".join(f"{lr:.9g}" for lr in step.lr)
+    vector[Factor.CLIPPING][where, ""] = "none" if step.clip_max_norm is None else f"{step.clip_max_norm:.9g}"
+    vector[Factor.PRECISION][where, ""] = step.precision
 
 
-def differences(baseline: Vector, trial: Vector) -> tuple[FactorDifference, ...]:
-    """The first place in which each factor differs, over the places that both trials reached."""
+def uncontrolled(baseline: Vector, repeats: Iterable[Vector]) -> Uncontrolled:
+    """What unchanged trials already differ in by name: a generator that the run never seeds, a random port.
+
+    Only named parts count (one generator, one variable): a batch or a learning rate that differs between unchanged
+    trials has no name of its own and stays a difference, since nothing could be concluded from such a run.
+    """
+    found = set()
+    for repeat in repeats:
+        for factor in Factor:
+            left, right = baseline[factor], repeat[factor]
+            found |= {(factor, place[1]) for place in left if place[1] and left[place] != right.get(place, left[place])}
+    return frozenset(found)
+
+
+def differences(baseline: Vector, trial: Vector, ignoring: Uncontrolled = frozenset()) -> tuple[FactorDifference, ...]:
+    """The first place in which each factor differs, over the places that both trials reached.
+
+    A named part that only one of them has (a variable that was set) is a difference, too.
+    """
     found = []
     for factor in Factor:
         left, right = baseline[factor], trial[factor]
-        differing = [place for place in left if place in right and left[place] != right[place]]
+        differing = [place for place in _comparable(left, right) if (factor, place[1]) not in ignoring]
         if not differing:
             continue
-        if factor is Factor.BATCH and _same_batches_other_order(left, right):
-            found.append(FactorDifference(Factor.DATA_ORDER, differing[0], left[differing[0]], right[differing[0]]))
-            continue
         place = differing[0]
-        found.append(FactorDifference(factor, place, left[place], right[place]))
+        reordered = factor is Factor.BATCH and _same_batches_other_order(left, right)
+        where = " ".join(part for part in place if part)
+        named = Factor.DATA_ORDER if reordered else factor
+        found.append(FactorDifference(named, where, left.get(place, "not set"), right.get(place, "not set")))
     return tuple(found)
 
 
-def _same_batches_other_order(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
+def _comparable(left: Mapping[Place, str], right: Mapping[Place, str]) -> list[Place]:
+    """Places that differ: in both with another value, or a named part of a place that only one of them has."""
+    reached = {where for where, _ in left} & {where for where, _ in right}
+    places = [place for place in left if place in right or (place[1] and place[0] in reached)]
+    places += [place for place in right if place not in left and place[1] and place[0] in reached]
+    return [place for place in places if left.get(place) != right.get(place)]
+
+
+def _same_batches_other_order(left: Mapping[Place, str], right: Mapping[Place, str]) -> bool:
     shared = [place for place in left if place in right]
     return len(shared) > 1 and Counter(left[p] for p in shared) == Counter(right[p] for p in shared)
 

@@ -75,7 +75,7 @@ class _Counter:
 
 def _from_guess(whole: tuple[int, ...], guess: tuple[int, ...], counter: _Counter) -> tuple[int, ...] | None:
     chosen = tuple(i for i in whole if i in guess)
-    if not chosen or len(chosen) == len(whole):
+    if not chosen or len(chosen) * 2 > len(whole):
         return None
     rest = tuple(i for i in whole if i not in chosen)
     return chosen if counter(chosen) and counter(rest) is False else None

@@ -29,13 +29,24 @@ def suspicious(batch: NDArray[np.int64], healthy: Sequence[NDArray[np.int64]]) -
         counts += np.bincount(rows.clip(0).ravel(), minlength=vocabulary)
     log_p = np.log(counts / counts.sum())
     usual = np.array([_scores(row, log_p) for rows in healthy for row in rows])
-    found = []
-    for position, row in enumerate(batch):
-        distance = np.abs(np.array(_scores(row, log_p)) - np.median(usual, axis=0))
-        scale = np.maximum(1.4826 * np.median(np.abs(usual - np.median(usual, axis=0)), axis=0), MIN_SCALE_NATS)
-        if (distance > OUTLIER_SIGMAS * scale).any():
-            found.append(position)
-    return tuple(found)
+    centre = np.median(usual, axis=0)
+    scale = np.maximum(1.4826 * np.median(np.abs(usual - centre), axis=0), MIN_SCALE_NATS)
+    scores = np.array([np.max(np.abs(np.array(_scores(row, log_p)) - centre) / scale) for row in batch])
+    return _above_the_gap(scores)
+
+
+def _above_the_gap(scores: NDArray[np.float64]) -> tuple[int, ...]:
+    """Positions of the outlying scores, cut where the sorted scores fall most steeply.
+
+    Short samples scatter: a threshold alone takes some healthy ones along. What was damaged stands apart.
+    """
+    order = np.argsort(-scores, kind="stable")
+    outlying = int((scores > OUTLIER_SIGMAS).sum())
+    if not outlying:
+        return ()
+    ranked = np.append(scores[order], 0.0)
+    falls = ranked[:outlying] - ranked[1 : outlying + 1]
+    return tuple(sorted(int(i) for i in order[: int(np.argmax(falls)) + 1]))
 
 
 def _scores(row: NDArray[np.int64], log_p: NDArray[np.float64]) -> tuple[float, float]:
