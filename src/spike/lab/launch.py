@@ -163,3 +163,13 @@ def _ended(why: str, report: Report) -> str:
     if not report.started:
         return "guard-failed"
     return "exited"
+
+
+def run_aside(entry: Entry, stdout: Path, stderr: Path, *, limit_s: float) -> Report | None:
+    """Run another command of the trial, its output in the two files; None where `limit_s` or Ctrl-C ended it."""
+    with _interruptible() as interrupt, start(entry, stdout, stderr) as process:
+        deadline = time.monotonic() + limit_s
+        while not process.wait(_POLL_S):
+            if interrupt.received or time.monotonic() > deadline:
+                return None
+        return process.report()

@@ -18,7 +18,7 @@ from spike.lab.traces import read_batches, read_traces
 REQUEST = "request.json"
 ANSWER = "run.json"
 _REQUEST_SCHEMA = "spike.request/1"
-_ANSWER_SCHEMA = "spike.run/1"
+_ANSWER_SCHEMA = "spike.trial-run/1"
 
 T = TypeVar("T")
 

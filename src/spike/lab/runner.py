@@ -14,6 +14,7 @@ from spike.domain.run import Run
 from spike.domain.trace import RankTrace
 from spike.domain.trial import Intervention, TrialRun, TrialSpec
 from spike.lab import command, source
+from spike.lab.evaluate import evaluate
 from spike.lab.guards.choice import Mechanism, mechanisms
 from spike.lab.guards.entry import Entry
 from spike.lab.launch import Finished, OnStep, run_command
@@ -27,15 +28,7 @@ from spike.lab.view import View, Wanted, importable, prepare, remove_tree, scrat
 DIGESTS = "checkpoint_digests.json"
 """Where the caller may put the checkpoint's tensor digests, in the trial directory, for the probe to compare."""
 
-OFFLINE = {
-    "WANDB_MODE": "offline",
-    "NEPTUNE_MODE": "offline",
-    "CLEARML_OFFLINE_MODE": "1",
-    "COMET_START_ONLINE": "0",
-}
-"""A trial must not write into the run's record on a tracking server either; `env:` in spike.yaml overrides."""
-
-_OWN_FILES = ("plan.json", "knob.json", "guard.json", PATHS, "stdout.log", "stderr.log")
+_OWN_FILES = ("plan.json", "knob.json", "guard.json", "holdout.json", PATHS, "stdout.log", "stderr.log")
 _OWN_FOLDERS = ("trace", "batches", "metrics", "stage")
 _TEXTS = frozenset({".jsonl", ".json", ".csv", ".tsv", ".log", ".out", ".txt"})
 _TAIL_LINES = 40
@@ -138,7 +131,10 @@ def _attempt(
         for path in metrics.rglob("*"):
             if path.suffix in _TEXTS:
                 _redact_file(path, redact)
-        return _facts(request, directory, view, finished, redact)
+        found = _facts(request, directory, view, finished, redact)
+        if spec.role == "gate" and run.holdout and found.ended == "window-complete":
+            evaluate(view, run, directory, _checkpoint(request, view), spec.first_step, redact)
+        return found
     finally:
         if not os.environ.get("SPIKE_KEEP_VIEW"):
             remove_tree(scratch)
@@ -218,16 +214,8 @@ def _entry(request: TrialRequest, directory: Path, view: View) -> Entry:
         rewrite=view.rewrite,
     )
     cwd = view.path(run.cwd or run.directory)
-    return replace(view.entry, argv=argv, cwd=cwd, env=_environment(run, directory, view, plan_path, cwd))
-
-
-def _environment(run: Run, directory: Path, view: View, plan_path: Path, cwd: str) -> dict[str, str]:
-    base = {**os.environ, **OFFLINE, "PYTHONUNBUFFERED": "1", **dict(run.env), "PWD": cwd}
-    seen = {name: view.rewrite(value) for name, value in base.items()}
-    for name, value in view.env:
-        rest = seen.get(name, "") if name == "PYTHONPATH" else ""
-        seen[name] = f"{value}{os.pathsep}{rest}" if rest else value
-    return probe_environment(stage_probe(importable(directory) / "stage"), plan_path, seen)
+    stage = stage_probe(importable(directory) / "stage")
+    return replace(view.entry, argv=argv, cwd=cwd, env=probe_environment(stage, plan_path, view.environment(run, cwd)))
 
 
 def _write_guard(directory: Path, mechanism: Mechanism, finished: Finished) -> None:

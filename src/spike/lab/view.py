@@ -39,6 +39,15 @@ _GRACE_S = 10.0
 """torchrun gives its workers 30 s by default but forwards TERM at once; a replay has nothing to save."""
 
 
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_START_ONLINE": "0",
+}
+"""A trial must not write into the run's record on a tracking server either; `env:` in spike.yaml overrides."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a trial must be able to see and must not be able to change."""
@@ -88,6 +97,15 @@ class View:
             text = copies.replace_path(text, original, copy)
         return text
 
+    def environment(self, run: Run, cwd: str) -> dict[str, str]:
+        """The operator's variables as the trial sees them, with those of the guard."""
+        base = {**os.environ, **OFFLINE, "PYTHONUNBUFFERED": "1", **dict(run.env), "PWD": cwd}
+        seen = {name: self.rewrite(value) for name, value in base.items()}
+        for name, value in self.env:
+            rest = seen.get(name, "") if name == "PYTHONPATH" else ""
+            seen[name] = f"{value}{os.pathsep}{rest}" if rest else value
+        return seen
+
     def seen_to_real(self) -> dict[str, str]:
         """Path prefixes of the view, and what they stand for."""
         return {copy: original for original, copy in self.copied}
@@ -101,9 +119,24 @@ class View:
                     if not copies.is_unchanged(path, Path(real)):
                         yield path, real
             return
-        for record in sorted(self.scratch.glob("*/root")):
-            yield from collect.written_files(record.parent / "upper", record.read_text(), names, below)
+        for real, kept in self._stores():
+            yield from collect.written_files(Path(kept), real, names, below)
         yield from collect.written_files(self.scratch / "kept", "/", names, below)
+
+    def written_below(self, directory: str) -> Iterator[tuple[Path, str]]:
+        """(place on disk, real path it stands for) of the entries that the trial made directly below a directory."""
+        for real, kept in self._stores():
+            if is_below(directory, real):
+                here = Path(f"{kept}{directory[len(real) :]}")
+                for entry in sorted(here.iterdir()) if here.is_dir() else ():
+                    if (entry.is_file() or entry.is_dir()) and not entry.is_symlink():
+                        yield entry, f"{directory}/{entry.name}"
+
+    def _stores(self) -> Iterator[tuple[str, str]]:
+        """(real directory, where what the trial wrote below it lies on disk)."""
+        yield from self.copied
+        for record in sorted(self.scratch.glob("*/root")):
+            yield record.read_text(), str(record.parent / "upper")
 
     def changes_outside(self) -> tuple[str, ...]:
         """Paths of the run that changed meanwhile in a way that the guard could not have prevented.

@@ -44,6 +44,8 @@ class Entry:
     """(source tree, destination): the files of the tree replace those of the same name."""
     hide: tuple[str, ...] = ()
     """Paths that are absent in the view."""
+    again: bool = False
+    """True where an earlier command has already run in this view, and what it wrote on disk is to be seen."""
     keep: tuple[str, ...] = ()
     """Name patterns of files that are brought back from memory at the end."""
     keep_below: tuple[str, ...] = ()

@@ -9,6 +9,8 @@ Nothing is ever unmounted: the namespace, and all of this with it, ends with its
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -37,7 +39,8 @@ class _Layer:
 
     root: str
     fd: int
-    number: int
+    name: str
+    """Of its directory in the scratch; made from the path, so that a second entry finds it again."""
     in_memory: bool
     edited: bool = False
     nested: list[tuple[str, int]] = field(default_factory=list)
@@ -100,14 +103,16 @@ def _by_fd(fd: int) -> str:
 
 def _layers(entry: Entry, mounts: tuple[kernel.MountPoint, ...]) -> Iterator[_Layer]:
     strays = stray_roots(mounts, _top_level(), (*entry.roots, *entry.soft_roots))
-    for number, root in enumerate(sorted({*strays, *entry.roots, *entry.soft_roots})):
+    for root in sorted({*strays, *entry.roots, *entry.soft_roots}):
         try:
             fd = _open(root)
         except OSError:
             if root in entry.roots:
                 raise
             continue
-        layer = _Layer(root, fd, number, in_memory=is_below(entry.scratch, root))
+        name = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
+        layer = _Layer(root, fd, name, in_memory=is_below(entry.scratch, root))
+        layer.edited = (Path(entry.scratch) / name / "layer").is_dir()
         for inner in mounts:
             if root in entry.roots and inner.path != root and is_below(inner.path, root):
                 layer.nested.append((inner.path, os.open(inner.path, os.O_PATH)))
@@ -140,7 +145,7 @@ def _link(source: str, target: str) -> None:
 
 def _put(layer: _Layer, base: str, source: str, destination: str) -> None:
     """`source`, file or tree, into the edit layer at the place of `destination`."""
-    edits = Path(base) / str(layer.number) / "layer"
+    edits = Path(base) / str(layer.name) / "layer"
     relative = Path(destination).relative_to(layer.root)
     target = edits / relative
     missing = [p for p in (target, *target.parents) if p != edits and edits in p.parents]
@@ -178,7 +183,9 @@ def _files(source: str, destination: str) -> Iterator[tuple[str, str]]:
 
 
 def _edit(entry: Entry, layers: list[_Layer], base: str, in_memory: bool) -> None:
-    """Fill the edit layers that lie on disk, or those in memory."""
+    """Fill the edit layers that lie on disk, or those in memory; on disk they outlive the first entry."""
+    if entry.again and not in_memory:
+        return
     files = (pair for source, destination in entry.merge for pair in _files(source, destination))
     for source, destination in (*files, *entry.place):
         layer = _owner(layers, destination)
@@ -186,7 +193,7 @@ def _edit(entry: Entry, layers: list[_Layer], base: str, in_memory: bool) -> Non
             raise OSError(f"{destination} lies in no copy-on-write directory")
         if layer.in_memory is in_memory:
             layer.edited = True
-            (Path(base) / str(layer.number) / "layer").mkdir(parents=True, exist_ok=True)
+            (Path(base) / str(layer.name) / "layer").mkdir(parents=True, exist_ok=True)
             _put(layer, base, source, destination)
 
 
@@ -198,16 +205,24 @@ def _live_again(mounts: tuple[kernel.MountPoint, ...]) -> None:
                 kernel.set_readonly(point.path, False)
 
 
+def _fresh(stem: str) -> str:
+    """A new directory: overlayfs refuses a work directory that a volatile mount has used."""
+    number = next(n for n in itertools.count() if not Path(f"{stem}{n}").exists())
+    Path(f"{stem}{number}").mkdir()
+    return f"{stem}{number}"
+
+
 def _mount_overlay(entry: Entry, layer: _Layer, home: str, edits: str) -> None:
     """Mount over the real path; OSError of the last attempt where the kernel or the file system refuses."""
-    upper, work = f"{home}/{layer.number}/upper", f"{home}/{layer.number}/work"
+    upper = f"{home}/{layer.name}/upper"
     Path(upper).mkdir(parents=True, exist_ok=True)
-    Path(work).mkdir(exist_ok=True)
-    Path(f"{home}/{layer.number}/root").write_text(layer.root)
-    _mirror(_by_fd(layer.fd), upper)
+    work = _fresh(f"{home}/{layer.name}/work")
+    Path(f"{home}/{layer.name}/root").write_text(layer.root)
+    if layer.in_memory or not entry.again:
+        _mirror(_by_fd(layer.fd), upper)
     lower = _by_fd(layer.fd)
     if layer.edited:
-        lower = f"{edits}/{layer.number}/layer:{lower}"
+        lower = f"{edits}/{layer.name}/layer:{lower}"
     extras = _EXTRAS_USER if entry.user_namespace else _EXTRAS_ROOT
     for extra in extras:
         try:
@@ -238,7 +253,7 @@ def _cover(entry: Entry, layer: _Layer, disk: str, memory: str) -> tuple[MemoryW
         return None, f"{layer.root}: read-only ({error})"
     for path, fd in layer.nested:
         kernel.mount(_by_fd(fd), path, "", kernel.MS_BIND)
-    writes = MemoryWrites(layer.root, f"{memory}/{layer.number}/upper") if layer.in_memory else None
+    writes = MemoryWrites(layer.root, f"{memory}/{layer.name}/upper") if layer.in_memory else None
     return writes, note
 
 
@@ -277,6 +292,20 @@ def _remove_extras(source: Path, view: Path) -> None:
             _remove_extras(source / child.name, child)
 
 
+def _take_away(entry: Entry, layers: list[_Layer]) -> None:
+    """Everything that must not shine through; a second entry finds that done, but for what lay in memory."""
+
+    def is_due(path: str) -> bool:
+        owner = _owner(layers, path)
+        return not entry.again or (owner is not None and owner.in_memory)
+
+    for source, destination in entry.place:
+        if is_due(destination):
+            _remove_extras(Path(source), Path(destination))
+    for path in filter(is_due, entry.hide):
+        _clear(Path(path))
+
+
 def build(entry: Entry, report: Callable[[str], None]) -> Mounted:
     """Turn this process's private mount namespace into the view that `entry` describes.
 
@@ -306,10 +335,7 @@ def build(entry: Entry, report: Callable[[str], None]) -> Mounted:
         flags = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
         kernel.mount("tmpfs", entry.scratch, "tmpfs", flags, "size=4k,mode=0500")
     report("hiding what the trial must not see")
-    for source, destination in entry.place:
-        _remove_extras(Path(source), Path(destination))
-    for path in entry.hide:
-        _clear(Path(path))
+    _take_away(entry, layers)
     return Mounted(
         tuple(writes for writes, _ in covered if writes is not None),
         disk,
