@@ -11,6 +11,7 @@ Opcodes: CPython Lib/pickletools.py, protocols 0 to 5.
 
 from __future__ import annotations
 
+import codecs
 import struct
 import sys
 from collections.abc import Callable, Mapping
@@ -172,13 +173,6 @@ def read_pickle(
     return Pickle(value, tuple(sorted(machine.globals)), machine.at)
 
 
-class _Mark:
-    """Where a MARK lies on the stack."""
-
-
-_MARK = _Mark()
-
-
 class _Machine:
     """The stack machine. Memory is bounded by a multiple of the stream's length."""
 
@@ -188,6 +182,9 @@ class _Machine:
         self.data = data
         self.at = start
         self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.fence = 0
+        """Height of the stack at the last mark: nothing below it may be taken."""
         self.memo: dict[int, Any] = {}
         self.globals: set[Global] = set()
         self.persistent = persistent
@@ -204,7 +201,7 @@ class _Machine:
             code = data[self.at]
             self.at += 1
             if code == 0x2E:  # STOP
-                return self.stack.pop()
+                return self.pop()
             handler = handlers[code]
             if handler is None:
                 raise InputUnreadable(f"unknown opcode 0x{code:02x}")
@@ -223,11 +220,11 @@ class _Machine:
         value: int = struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
         return value
 
-    def line(self) -> str:
+    def line(self) -> bytes:
         end = self.data.find(b"\n", self.at)
         if end < 0:
             raise InputUnreadable("a line without its end")
-        text = self.data[self.at : end].decode("utf-8")
+        text = self.data[self.at : end]
         self.at = end + 1
         return text
 
@@ -242,24 +239,30 @@ class _Machine:
         self.stack.append(value)
 
     def pop(self) -> Any:
-        value = self.stack.pop()
-        if value is _MARK:
-            raise InputUnreadable("a mark where a value is needed")
-        return value
+        if len(self.stack) <= self.fence:
+            raise InputUnreadable("a value is needed where there is none")
+        return self.stack.pop()
+
+    def top(self) -> Any:
+        if len(self.stack) <= self.fence:
+            raise InputUnreadable("a value is needed where there is none")
+        return self.stack[-1]
+
+    def mark(self) -> None:
+        self.fence = len(self.stack)
+        self.marks.append(self.fence)
 
     def to_mark(self) -> list[Any]:
-        for place in range(len(self.stack) - 1, -1, -1):
-            if self.stack[place] is _MARK:
-                items = self.stack[place + 1 :]
-                del self.stack[place:]
-                return items
-        raise InputUnreadable("no mark on the stack")
+        if not self.marks:
+            raise InputUnreadable("no mark on the stack")
+        place = self.marks.pop()
+        self.fence = self.marks[-1] if self.marks else 0
+        items = self.stack[place:]
+        del self.stack[place:]
+        return items
 
     def remember(self, index: int) -> None:
-        value = self.stack[-1]
-        if value is _MARK:
-            raise InputUnreadable("a mark where a value is needed")
-        self.memo[index] = value
+        self.memo[index] = self.top()
 
     # -- building
 
@@ -301,7 +304,7 @@ class _Machine:
 
     def build(self) -> None:
         state = self.pop()
-        target = self.stack[-1]
+        target = self.top()
         if isinstance(target, Record):
             target.state = state
         # Plain containers may carry attributes (an OrderedDict's _metadata): nothing here needs them.
@@ -381,11 +384,11 @@ _Handler = Callable[[_Machine], None]
 
 def _text_int(machine: _Machine) -> None:
     line = machine.line()
-    machine.push({"00": False, "01": True}.get(line) if line in ("00", "01") else int(line))
+    machine.push(line == b"01" if line in (b"00", b"01") else int(line))
 
 
 def _text_long(machine: _Machine) -> None:
-    machine.push(int(machine.line().removesuffix("L")))
+    machine.push(int(machine.line().removesuffix(b"L")))
 
 
 def _long(layout: str) -> _Handler:
@@ -414,13 +417,29 @@ def _latin(layout: str) -> _Handler:
 
 def _text_string(machine: _Machine) -> None:
     line = machine.line()
-    if len(line) < 2 or line[0] != line[-1] or line[0] not in "\"'" or "\\" in line:
-        raise InputUnreadable("a quoted string that needs unescaping")
-    machine.push(line[1:-1])
+    if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
+        raise InputUnreadable("a quoted string without its quotes")
+    machine.push(codecs.escape_decode(line[1:-1])[0].decode("latin-1"))
 
 
 def _text_unicode(machine: _Machine) -> None:
-    machine.push(machine.line().encode("latin-1").decode("raw-unicode-escape"))
+    machine.push(machine.line().decode("raw-unicode-escape"))
+
+
+def _short_number(machine: _Machine) -> None:
+    machine.stack.append(machine.data[machine.at])
+    machine.at += 1
+
+
+def _short_get(machine: _Machine) -> None:
+    machine.stack.append(machine.memo[machine.data[machine.at]])
+    machine.at += 1
+
+
+def _memoize(machine: _Machine) -> None:
+    if len(machine.stack) <= machine.fence:
+        raise InputUnreadable("a value is needed where there is none")
+    machine.memo[len(machine.memo)] = machine.stack[-1]
 
 
 def _push(value: Any) -> _Handler:
@@ -433,8 +452,10 @@ def _new(kind: Callable[[], Any]) -> _Handler:
 
 def _tuple_of(count: int) -> _Handler:
     def handle(machine: _Machine) -> None:
-        items = [machine.pop() for _ in range(count)]
-        machine.push(tuple(reversed(items)))
+        stack = machine.stack
+        if len(stack) - count < machine.fence:
+            raise InputUnreadable("a tuple of more values than there are")
+        stack[-count:] = [tuple(stack[-count:])]
 
     return handle
 
@@ -445,6 +466,14 @@ def _get(read: Callable[[_Machine], int]) -> _Handler:
 
 def _put(read: Callable[[_Machine], int]) -> _Handler:
     return lambda machine: machine.remember(read(machine))
+
+
+def _drop(machine: _Machine) -> None:
+    """POP takes a mark where that is what lies on top."""
+    if machine.marks and len(machine.stack) == machine.fence:
+        machine.to_mark()
+    else:
+        machine.pop()
 
 
 def _pop_mark(machine: _Machine) -> None:
@@ -460,22 +489,22 @@ def _dict_from_mark(machine: _Machine) -> None:
 
 def _set_item(machine: _Machine) -> None:
     value, key = machine.pop(), machine.pop()
-    machine.put_pairs(machine.stack[-1], [key, value])
+    machine.put_pairs(machine.top(), [key, value])
 
 
 def _set_items(machine: _Machine) -> None:
     flat = machine.to_mark()
-    machine.put_pairs(machine.stack[-1], flat)
+    machine.put_pairs(machine.top(), flat)
 
 
 def _append(machine: _Machine) -> None:
     item = machine.pop()
-    machine.put_items(machine.stack[-1], [item])
+    machine.put_items(machine.top(), [item])
 
 
 def _appends(machine: _Machine) -> None:
     items = machine.to_mark()
-    machine.put_items(machine.stack[-1], items)
+    machine.put_items(machine.top(), items)
 
 
 def _reduce(machine: _Machine) -> None:
@@ -496,7 +525,8 @@ def _new_object_keywords(machine: _Machine) -> None:
 
 
 def _instance(machine: _Machine) -> None:
-    kind = machine.refer(machine.line(), machine.line())
+    module, name = machine.line().decode(), machine.line().decode()
+    kind = machine.refer(module, name)
     machine.push(machine.call(kind, tuple(machine.to_mark())))
 
 
@@ -506,8 +536,8 @@ def _object(machine: _Machine) -> None:
 
 
 def _global(machine: _Machine) -> None:
-    module = machine.line()
-    machine.push(machine.refer(module, machine.line()))
+    module, name = machine.line().decode(), machine.line().decode()
+    machine.push(machine.refer(module, name))
 
 
 def _stack_global(machine: _Machine) -> None:
@@ -542,27 +572,27 @@ def _frame(machine: _Machine) -> None:
 
 
 def _duplicate(machine: _Machine) -> None:
-    machine.push(machine.stack[-1])
+    machine.push(machine.top())
 
 
 def _add_items(machine: _Machine) -> None:
     items = machine.to_mark()
-    machine.put_items(machine.stack[-1], items)
+    machine.put_items(machine.top(), items)
 
 
 _OPCODES: dict[bytes, _Handler] = {
-    b"(": _push(_MARK),
-    b"0": lambda machine: machine.stack.pop(),
+    b"(": _Machine.mark,
+    b"0": _drop,
     b"1": _pop_mark,
     b"2": _duplicate,
     b"F": lambda machine: machine.push(float(machine.line())),
     b"I": _text_int,
     b"J": _integer("<i"),
-    b"K": _integer("<B"),
+    b"K": _short_number,
     b"L": _text_long,
     b"M": _integer("<H"),
     b"N": _push(None),
-    b"P": _persistent(lambda machine: machine.line()),
+    b"P": _persistent(lambda machine: machine.line().decode()),
     b"Q": _persistent(lambda machine: machine.pop()),
     b"R": _reduce,
     b"S": _text_string,
@@ -577,7 +607,7 @@ _OPCODES: dict[bytes, _Handler] = {
     b"}": _new(dict),
     b"e": _appends,
     b"g": _get(lambda machine: int(machine.line())),
-    b"h": _get(lambda machine: machine.number("<B")),
+    b"h": _short_get,
     b"i": _instance,
     b"j": _get(lambda machine: machine.number("<I")),
     b"l": lambda machine: machine.push(machine.to_mark()),
@@ -613,7 +643,7 @@ _OPCODES: dict[bytes, _Handler] = {
     b"\x91": lambda machine: machine.push(frozenset(_hashable(item) for item in machine.to_mark())),
     b"\x92": _new_object_keywords,
     b"\x93": _stack_global,
-    b"\x94": lambda machine: machine.remember(len(machine.memo)),
+    b"\x94": _memoize,
     b"\x95": _frame,
     b"\x96": lambda machine: machine.push(bytearray(machine.take(machine.number("<Q")))),
 }
