@@ -123,9 +123,12 @@ def detection_section(facts: PostmortemFacts) -> Section:
         return Section("detection", "Detection", (paragraph(text),))
     blocks: list[Block] = [paragraph(_lead_words(incident), " ", _lag_words(facts))]
     if drawn_series(facts):
+        bars = "Bars: the steps that the trials replayed. " if facts.trials else ""
         blocks.append(
             Figure(
-                "signals", f"Signals around step {incident.onset_step}", inline(FIGURE_WORDS, code(SIGNALS, SIGNALS))
+                "signals",
+                f"Signals around step {incident.onset_step}",
+                inline(FIGURE_WORDS, bars, code(SIGNALS, SIGNALS)),
             )
         )
     blocks.append(_signature_table(incident))
@@ -134,10 +137,7 @@ def detection_section(facts: PostmortemFacts) -> Section:
     return Section("detection", "Detection", tuple(blocks))
 
 
-FIGURE_WORDS = (
-    "The record around the onset. Grey band: from the usual value to the limit of the signature. "
-    "Bars: the steps that the trials replayed. "
-)
+FIGURE_WORDS = "The record around the onset. Grey band: from the usual value to the limit of the signature. "
 
 
 def _lead_words(incident: Incident) -> str:

@@ -51,7 +51,6 @@ def _uncounted(facts: PostmortemFacts) -> Iterator[Words]:
     named = (
         ("steps to train again", impact.steps),
         ("time per step", impact.step_time.seconds),
-        ("price", impact.price),
     )
     for what, value in named:
         if isinstance(value, NotMeasured):
@@ -66,6 +65,8 @@ def followups_section(facts: PostmortemFacts) -> Section:
 
 
 def _followups(facts: PostmortemFacts) -> Iterator[Words]:
+    if facts.not_run:
+        yield inline("Take the steps that are left: ", code("spike walk"), ".")
     yield from _open_questions(facts)
     incident, after = facts.case.incident, facts.impact.steps_after_onset
     if incident is not None and isinstance(after, int) and after > 0:

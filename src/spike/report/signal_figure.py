@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Window:
 
     first: int
     last: int
+    labelled: bool = False
+    """Whether the steps are written below; all layers of a panel must agree, or the first one's axis wins."""
 
     def share(self, step: int) -> float:
         """How far to the right this step lies, from 0 to 1."""
@@ -46,8 +48,12 @@ def chart(facts: PostmortemFacts) -> Any | None:
     if not series or incident is None:
         return None
     window = _window(facts, incident)
-    panels = [_panel(s, incident, facts, window, first=i == 0) for i, s in enumerate(series)]
-    bars = _trial_windows(facts, window)
+    bars = _trial_windows(facts, replace(window, labelled=True))
+    lowest = len(series) - 1 if bars is None else None
+    panels = [
+        _panel(one, incident, facts, replace(window, labelled=i == lowest), first=i == 0)
+        for i, one in enumerate(series)
+    ]
     rows = [*panels, bars] if bars is not None else panels
     return alt.vconcat(*rows, spacing=14).resolve_scale(x="shared")
 
@@ -109,15 +115,15 @@ def _panel(series: Series, incident: Incident, facts: PostmortemFacts, window: W
     return alt.layer(*layers).properties(width=WIDTH, height=PANEL_HEIGHT, title=title)
 
 
-def _x(window: Window, field: str = "step:Q", *, labelled: bool = False) -> Any:
+def _x(window: Window, field: str = "step:Q") -> Any:
     """The one horizontal axis; every layer names its domain, or a layer without would pull it to zero."""
     import altair as alt
 
     axis = alt.Axis(
         grid=False,
-        labels=labelled,
-        ticks=labelled,
-        title="step, as logged" if labelled else None,
+        labels=window.labelled,
+        ticks=window.labelled,
+        title="step, as logged" if window.labelled else None,
         format=",d",
         tickMinStep=1,
         tickCount=10,
@@ -132,7 +138,8 @@ def _y(values: Any) -> Any:
     scale = alt.Scale(zero=False, nice=True)
     if values.size and values.min() > 0 and values.max() / values.min() > LOG_RATIO:
         low, high = float(values.min()), float(values.max())
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        decades = range(first, last + 1, max(1, (last - first) // 5))
         axis = alt.Axis(values=[10.0**d for d in decades], format="~g")
         scale = alt.Scale(type="log", domain=[low / 1.4, high * 1.8], nice=False)
     return alt.Y("value:Q", scale=scale, title=None, axis=axis)
@@ -215,13 +222,13 @@ def _non_finite(steps: Any, window: Window) -> list[Any]:
     crosses = alt.Chart(alt.Data(values=[{"step": int(s)} for s in dict.fromkeys(chosen.tolist())])).mark_point(
         color=ONSET, shape="cross", angle=45, size=42, filled=True, opacity=1, clip=True, aria=False
     )
-    fits_right = window.share(int(chosen[-1])) < 1 - LABEL_SHARE
-    step = int(chosen[-1] if fits_right else chosen[0])
-    label = alt.Chart(alt.Data(values=[{"step": step, "label": "NaN or infinite"}])).mark_text(
-        color=ONSET, align="left" if fits_right else "right", dx=8 if fits_right else -8, fontSize=11, aria=False
+    # Named below the first cross, where the curve has already left: beside it may be its peak.
+    side = "left" if window.share(int(chosen[0])) < 1 - LABEL_SHARE else "right"
+    label = alt.Chart(alt.Data(values=[{"step": int(chosen[0]), "label": "NaN or infinite"}])).mark_text(
+        color=ONSET, align=side, dx=-3 if side == "left" else 3, fontSize=11, aria=False
     )
-    top = alt.value(10)
-    return [crosses.encode(x=_x(window), y=top), label.encode(x=_x(window), y=top, text="label:N")]
+    x = _x(window)
+    return [crosses.encode(x=x, y=alt.value(10)), label.encode(x=x, y=alt.value(26), text="label:N")]
 
 
 def _trial_windows(facts: PostmortemFacts, window: Window) -> Any | None:
@@ -244,13 +251,13 @@ def _trial_windows(facts: PostmortemFacts, window: Window) -> Any | None:
     bars = alt.Chart(alt.Data(values=rows)).mark_bar(
         color=RECORD, opacity=0.32, height=10, cornerRadius=3, clip=True, aria=False
     )
-    layers = [bars.encode(x=_x(window, labelled=True), x2="end:Q", y=y)]
+    layers = [bars.encode(x=_x(window), x2="end:Q", y=y)]
     for side in ("left", "right"):
         named = [r for r in rows if _label_side(r, window) == side]
         if named:
             at, dx = ("end:Q", 7) if side == "left" else ("step:Q", -7)
             text = alt.Chart(alt.Data(values=named)).mark_text(align=side, dx=dx, fontSize=11, color=INK, aria=False)
-            layers.append(text.encode(x=_x(window, at, labelled=True), y=y, text="label:N"))
+            layers.append(text.encode(x=_x(window, at), y=y, text="label:N"))
     title = alt.TitleParams("steps replayed by trials", color=SOFT, fontSize=12, fontWeight="normal")
     return alt.layer(*layers).properties(width=WIDTH, height=ROW_HEIGHT * len(rows), title=title)
 

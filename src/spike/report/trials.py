@@ -50,7 +50,8 @@ def trials_section(facts: PostmortemFacts) -> Section:
 def _licence_blocks(facts: PostmortemFacts) -> Iterator[Block]:
     licence = facts.licence
     if licence is None:
-        yield paragraph("No replay was licensed, so no outcome of a trial counts.")
+        if facts.trials:
+            yield paragraph("No replay was licensed, so no outcome of these trials counts.")
         return
     tone = Tone.BAD if licence.grade is Grade.REFUSED else Tone.GOOD
     state = badge(f"licence: {licence.grade.value}", tone)
@@ -69,8 +70,8 @@ def _figure() -> Block:
 
 
 def _trial_table(facts: PostmortemFacts) -> Block:
-    header = ("Trial", "Role", "Change", "From step", "Outcome", "Left", "Took effect", "Also differs", "Time")
-    return table(header, [_row(t, facts) for t in facts.trials], numeric=(3, 5, 8))
+    header = ("Trial", "Role", "Change", "Outcome", "Left", "Took effect", "Also differs", "Time")
+    return table(header, [_row(t, facts) for t in facts.trials], numeric=(4, 7))
 
 
 def _row(result: TrialResult, facts: PostmortemFacts) -> tuple[Words, ...]:
@@ -84,7 +85,6 @@ def _row(result: TrialResult, facts: PostmortemFacts) -> tuple[Words, ...]:
         source_of_trial(name(spec.id), spec.id),
         visible(spec.role),
         change,
-        f"{spec.first_step:,}",
         badge(outcome.kind.value, OUTCOME_TONE[outcome.kind]),
         link(share_words(result), f"trials/{spec.id}/outcome.json"),
         _effect(result),
