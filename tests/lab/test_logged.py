@@ -58,3 +58,4 @@ def test_metric_files_are_known_by_name_or_by_place(tmp_path: Path) -> None:
     (tmp_path / "link.jsonl").symlink_to("a.jsonl")
     found = [real for _, real in written_files(tmp_path, "/run", ("*.jsonl",), ("/run/logs",))]
     assert found == ["/run/a.jsonl", "/run/logs/c.bin"]
+    assert [real for _, real in written_files(tmp_path, "/", ("*.jsonl",), ())] == ["/a.jsonl"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +15,7 @@ import pytest
 from spike.domain.errors import SpikeError
 from spike.domain.run import Run
 from spike.domain.trial import Factor, Intervention
+from spike.lab.guards.choice import Guard, choose_guard
 from spike.lab.runner import TrialRequest, run_trial
 from spike.lab.tree_state import tree_state
 
@@ -142,3 +145,44 @@ def test_two_ranks_below_torchrun_finish_their_window_together(
     first, second = (trace.steps[0].micro_batches[0].batch for trace in found.traces)
     assert first != second
     assert json.loads((Path(found.directory) / "guard.json").read_text())["guard"] == found.guard
+
+
+def test_a_command_that_ignores_the_checkpoint_has_opened_nothing_below_it(
+    run: Run, request_for: Callable[..., TrialRequest]
+) -> None:
+    run = replace(run, launch=run.launch.split(" --resume")[0])
+    found = run_trial(request_for(run))
+    assert found.traces[0].process.opened == ()
+
+
+OVERLAY_BELOW = """\
+set -e
+cd "$1"
+mkdir lower upper work merged
+mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
+mkdir merged/run
+printf 'open("log.jsonl", "w").write("hello")' > merged/run/train.py
+"$2" -c "
+from spike.domain.run import Run
+from spike.domain.trial import TrialSpec
+from spike.lab.runner import TrialRequest, run_trial
+run = Run(directory='$1/merged/run', launch='$2 train.py')
+found = run_trial(TrialRequest(run, TrialSpec('T', '', '', 0, 1), '$1/merged/T', '', ()))
+print(found.guard, found.exit_code, found.stderr_tail)
+"
+cat merged/T/metrics/log.jsonl merged/T/guard.json
+ls merged/run
+"""
+
+
+def test_on_a_file_system_that_takes_no_overlay_writes_are_kept_in_memory(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or choose_guard() is not Guard.OVERLAY:
+        pytest.skip("only root can mount the file system that this needs")
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", OVERLAY_BELOW, "-", str(tmp_path), sys.executable],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("overlay 0 \nhello"), done.stdout + done.stderr
+    assert f"{tmp_path}/merged/run: writes are kept in memory" in done.stdout
+    assert done.stdout.endswith("}\ntrain.py\n")

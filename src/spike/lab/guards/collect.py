@@ -39,7 +39,7 @@ def written_files(upper: Path, root: str, names: Sequence[str], below: Sequence[
         folders.sort()
         for name in sorted(files):
             path = Path(directory) / name
-            seen_as = os.path.normpath(f"{root}/{path.relative_to(upper)}")
+            seen_as = f"{root.rstrip('/')}/{path.relative_to(upper)}"
             if not is_wanted(seen_as, names, below):
                 continue
             with contextlib.suppress(OSError):
