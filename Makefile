@@ -1,0 +1,40 @@
+# Every target does its own set-up, so that each works on a fresh machine: make demo, make test, make check.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
+.PHONY: demo test check incidents long bench docs clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,stacks]'
+	@touch $(READY)
+
+demo: $(READY)  ## a small model trains, its data goes bad, the whole runbook runs; leaves a postmortem
+	$(BIN)/spike demo
+
+test: $(READY)  ## the default tests: seconds for the core, minutes for real training processes
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## what CI runs: style, types, arrows, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+incidents: $(READY)  ## every fixture incident, investigated blind
+	$(BIN)/spike ci fixtures/incidents --junit junit.xml
+
+long: $(READY)  ## what is too long for every run: two thousand kills, every incident
+	$(BIN)/python -m pytest -m long
+
+bench: $(READY)  ## ratios against the peer and the floor, in one run each
+	for file in bench/*.py; do case $$file in bench/_*|*/curves.py) ;; *) echo "== $$file"; $(BIN)/python $$file || exit 1;; esac; done
+
+docs: $(READY)  ## write the command reference again
+	$(BIN)/python docs/write_commands.py > docs/COMMANDS.md
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
