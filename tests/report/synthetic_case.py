@@ -20,6 +20,7 @@ from spike.domain.incident import Incident, Kind, Severity, Signature
 from spike.domain.manifest import Exclusion
 from spike.domain.run import Prices, Run
 from spike.domain.signals import Series, Signals, Source
+from spike.domain.timeline import Act, count_impact, logged_step_time
 from spike.domain.trial import (
     Factor,
     FactorDifference,
@@ -33,6 +34,7 @@ from spike.domain.trial import (
     TrialSpec,
 )
 from spike.domain.verdict import CauseClass, Finding, Place, Rejected, Status, Strength, Suggestion, Verdict
+from spike.report.facts import EvidenceRow, PostmortemFacts
 
 ONSET, PEAK, LAST_GOOD, END = 222, 223, 200, 260
 
@@ -296,3 +298,44 @@ def _write_trials(case: Case, results: tuple[TrialResult, ...]) -> None:
         lines = [start, *({"t": "step", "step": s, "applied": True, "seconds": 4.0, "lr": [3e-4]} for s in steps)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (directory / "trace" / "rank00000.jsonl").write_text(text)
+
+
+def facts() -> PostmortemFacts:
+    """The whole case as facts, without a disk and with fixed times."""
+    times = ("03:15:02", "03:15:40", "03:18:05", "03:41:11")
+    commands = (
+        ("freeze", "3 checkpoints pinned, 5 files hashed; step-000200 is the last good one"),
+        ("check", "no check found anything; 1 not measured"),
+        ("replay", "licensed within log rounding; the incident came back"),
+        ("bisect", "established: data/corrupt-batch at step 222"),
+    )
+    done = tuple(
+        Act(f"2026-11-30T{t}Z", "ada", command, summary, 0, line)
+        for line, (t, (command, summary)) in enumerate(zip(times, commands, strict=True), 2)
+    )
+    gated = Act("2026-11-30T04:20:00Z", "grace", "gate", "open: skip the batch of step 222", 0, 6)
+    record, case = signals(), case_facts()
+    step_time = logged_step_time(record, ONSET)
+    assert step_time is not None
+    return PostmortemFacts(
+        case=case,
+        acts=(*done, gated),
+        chain_digest="5f" * 32,
+        signals=record,
+        checks=checks(),
+        facts=checks().facts,
+        licence=LICENCE,
+        noise=NOISE,
+        trials=trials(),
+        unjudged=(("T013-reseed", "it was started and has not come to an end"),),
+        verdict=verdict(),
+        gate=gate(),
+        evidence=(
+            EvidenceRow("evidence/pinned/step-000200/model.pt", "out/step-000200/model.pt", 13_958_643_712, "ab" * 32),
+            EvidenceRow("evidence/signals.parquet", "written by spike", 4_961, "cd" * 32),
+        ),
+        algorithm="SHA-256",
+        gaps=(("logs/rank3.log", "permission denied"),),
+        artefacts=(EvidenceRow("case.yaml", "", 1_604, "ef" * 32), EvidenceRow("verdict.json", "", 1_702, "01" * 32)),
+        impact=count_impact(case, END, step_time, trials()),
+    )

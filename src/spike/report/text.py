@@ -81,7 +81,7 @@ def duration(seconds: float) -> str:
 def device_hours(value: float) -> str:
     """Hours of all devices together, with as many digits as small numbers need."""
     digits = 3 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:,.{digits}f} GPU-h"
+    return f"{value:,.{digits}f} GPU‑h"
 
 
 def size(num_bytes: int) -> str:
