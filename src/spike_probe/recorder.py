@@ -60,6 +60,7 @@ class Recorder:
         self._buffers: Optional[list[dict[str, Any]]] = None
         self._copies: dict[int, ParameterCopy] = {}
         self._queue = ReadbackQueue()
+        self._held: list[Any] = []
         self._kept: list[list[str]] = []
 
     # --- what interventions see -----------------------------------------------------------------
@@ -263,7 +264,7 @@ class Recorder:
             self.intervention.after_update(self, optimizer)
             update.is_withheld = update.is_withheld or self.intervention.withholds(step.number)
         self._scaler_steps += 1
-        step.mark_stepped()
+        self._attempted(step)
 
     def scaler_step_begins(self, scale: Optional[torch.Tensor]) -> int:
         """A gradient scaler is about to step; answers a mark for `scaler_step_ended`."""
@@ -285,7 +286,13 @@ class Recorder:
             update.moved = torch.zeros(())
         if not step.clips:
             self._measure_gradients(optimizer, gradients(optimizer), step)
+        self._attempted(step)
+
+    def _attempted(self, step: OpenStep) -> None:
         step.mark_stepped()
+        if step.number in self.plan.fingerprint_steps:
+            # A script that ends here drops its model before the step is known to be over.
+            self._held = [*self.state.roots(), *self.state.optimizers()]
 
     def _measure_gradients(self, optimizer: torch.optim.Optimizer, grads: list[torch.Tensor], step: OpenStep) -> None:
         norms = tensor_norms(grads)
@@ -347,6 +354,7 @@ class Recorder:
         self._queue.add(readback, now=self.plan.is_trial)
         if step.number in self.plan.fingerprint_steps and step.number != self.plan.first_step:
             self._print_state(step.number, buffer_prints(self.state))
+        self._held = []
 
     def _write_step(self, step: OpenStep, line: StepLine) -> None:
         self.writer.write("step", **line.keys())

@@ -80,7 +80,10 @@ class Training:
         return self._ran(done.returncode, done.stdout, done.stderr, name)
 
     def run_forks(self, script: str | Path, arguments: list[str], plans: dict[str, dict[str, Any]]) -> dict[str, Ran]:
-        """The same command under each plan, in forks of one process that has imported torch; quick."""
+        """The same command under each plan, in forks of one process that has imported torch; quick.
+
+        "{name}" in an argument is the name of the plan.
+        """
         jobs = [[name, str(self.plan(name, **keys))] for name, keys in plans.items()]
         spec = self.directory / "jobs.json"
         spec.write_text(json.dumps({"script": str(self.script(script)), "arguments": arguments, "jobs": jobs}))
