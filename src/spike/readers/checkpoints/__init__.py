@@ -48,11 +48,11 @@ def readers() -> tuple[CheckpointReader, ...]:
 
 
 def reader_of(layout: str) -> CheckpointReader:
-    """The reader of a layout by name; raises `SpikeError` for one that is not there."""
+    """The reader of a layout by name; raises `InputUnreadable` for one that is not there."""
     for reader in readers():
         if reader.layout == layout:
             return reader
-    raise SpikeError(f"no reader for the checkpoint layout {layout!r}", hint="spike show formats")
+    raise InputUnreadable(f"no reader for the checkpoint layout {layout!r}", hint="spike show formats")
 
 
 def find_checkpoints(root: Path, pattern: str = "") -> tuple[Checkpoint, ...]:

@@ -155,6 +155,7 @@ def check_shards(parts: Parts, path: Path, names: set[str]) -> None:
         expected |= {
             f"{stem}-{k:0{digits}d}-of-{match[2]}.{match[3]}" for k in range(1, min(int(match[2]), 10_000) + 1)
         }
+    indexed: dict[str, Any] = {}
     for name in sorted(names):
         if name.endswith(".index.json"):
             parts.used.add(name)
@@ -165,12 +166,14 @@ def check_shards(parts: Parts, path: Path, names: set[str]) -> None:
                 continue
             if isinstance(weights, dict):
                 expected |= {str(file) for file in weights.values()}
-                _check_index(parts, weights)
+                indexed |= weights
     absent = sorted(expected - names)
     if absent:
         parts.damages.append(
             Damaged(f"{len(absent)} of {len(expected)} shards are missing: {', '.join(absent[:3])}", Integrity.TORN)
         )
+    else:
+        _check_index(parts, indexed)
 
 
 def _check_index(parts: Parts, weights: dict[str, Any]) -> None:
