@@ -18,6 +18,14 @@ def facts() -> Any:
     return SYNTHETIC["facts"]()
 
 
+@pytest.fixture(scope="session")
+def drawn(facts: Any) -> Any:
+    """The figures of that case, drawn once."""
+    from spike.report.figures import draw_figures
+
+    return draw_figures(facts)
+
+
 @pytest.fixture
 def build_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Builds the case on disk: `build_case(through="check")`."""

@@ -234,10 +234,8 @@ def test_a_hostile_name_stays_in_its_cell(facts: Any) -> None:
         assert last.content.startswith("[`journal:")
 
 
-def test_the_page_asks_nothing_of_the_network_and_runs_nothing(facts: Any) -> None:
-    from spike.report.figures import draw_figures
-
-    page = render_html(facts, draw_figures(facts))
+def test_the_page_asks_nothing_of_the_network_and_runs_nothing(facts: Any, drawn: Any) -> None:
+    page = render_html(facts, drawn)
     assert "default-src 'none'" in page
     assert not re.findall(r"<(?:script|link|img|iframe|object)\b", page)
     assert re.findall(r'(?:src|href)="(https?:[^"]*)"', page) == []

@@ -99,11 +99,13 @@ def next_step(pages: Sequence[Page], present: Collection[str], history: Sequence
 
 def _done(pages: Sequence[Page], present: Collection[str]) -> set[str]:
     done: set[str] = set()
+    begun = False  # a later step has left something: whoever came that far has answered the ones that write nothing
     for page in reversed(pages):
         if page.produces:
+            begun = begun or any(artefact in present for artefact in page.produces)
             if all(artefact in present for artefact in page.produces):
                 done.add(page.id)
-        elif done and not page.optional:
+        elif begun and not page.optional:
             done.add(page.id)
     return done
 
