@@ -4,7 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test check incidents long bench docs clean
+
+.PHONY: demo test check lint incidents long bench docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,11 +19,12 @@ demo: $(READY)  ## a small model trains, its data goes bad, the whole runbook ru
 test: $(READY)  ## the default tests: seconds for the core, minutes for real training processes
 	$(BIN)/python -m pytest
 
-check: $(READY)  ## what CI runs: style, types, arrows, tests
+check: lint test  ## what CI runs: style, types, arrows and every default test
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
 
 incidents: $(READY)  ## every fixture incident, investigated blind
 	$(BIN)/spike ci fixtures/incidents --junit junit.xml

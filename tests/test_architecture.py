@@ -22,7 +22,6 @@ PURE_STDLIB = frozenset(sys.stdlib_module_names) - {
     "os",
     "pathlib",
     "time",
-    "datetime",
     "subprocess",
     "socket",
     "shutil",

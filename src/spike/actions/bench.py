@@ -128,7 +128,7 @@ def baseline_spec(investigation: Investigation) -> TrialSpec:
         checkpoint=start.original,
         first_step=start.step,
         stop_after=stop,
-        capture_steps=tuple(sorted({*donors, *suspects})),
+        capture_steps=tuple(sorted({start.step + 1, *donors, *suspects})),
         fingerprint_steps=tuple(sorted({start.step, max(onset - 2, start.step)})),
         module_steps=tuple(range(max(onset - 1, start.step + 1), min(onset + 2, stop) + 1)),
         role="baseline",

@@ -53,7 +53,9 @@ def prepare(bench: Bench, experiment: str) -> Prepared:
         case "earlier-checkpoint":
             return _earlier_checkpoint(bench)
         case "other-commit":
-            return Prepared(_branch(bench, info, steps=(), parameters=(), commit=earlier_commit(bench.investigation)))
+            spec = _branch(bench, info, steps=(), parameters=(), commit=earlier_commit(bench.investigation))
+            # Its batches are compared with the recorded code's, to tell other data from another objective.
+            return Prepared(replace(spec, capture_steps=bench.baseline.performed.run.spec.capture_steps))
         case "transplant":
             return _transplant(bench, info)
     steps = _steps(bench, info, placebo=experiment.endswith(PLACEBO))

@@ -40,7 +40,9 @@ def find_flip(bench: Bench) -> Flip | None:
     if facts.last_good is None or not facts.suspect:
         return None
     before, after = facts.last_good, facts.suspect[0]
-    jumped = {t.name for t in compare_scans(bench.scan(before), bench.scan(after)).suspicious if t.role is Role.PARAMETER}
+    jumped = {
+        t.name for t in compare_scans(bench.scan(before), bench.scan(after)).suspicious if t.role is Role.PARAMETER
+    }
     old, new = (_parameters(bench, p.pinned, jumped) for p in (before, after))
     sizes = {t.name: t for t in bench.scan(before).tensors}
     found: list[tuple[BitFlip, LazyTensor]] = []

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 
 from spike.actions.bench import Bench
 from spike.actions.code_history import code_history
@@ -19,7 +22,11 @@ from spike.domain.schedule import Departure, Schedule, first_departure
 from spike.domain.signals import LEARNING_RATE
 from spike.domain.trial import Grade
 from spike.domain.verdict import Place
+from spike.readers.batch_file import integer_rows
 from spike.readers.checkpoints import inspect_checkpoint
+
+MIN_HISTORY = 8
+"""Logged rates up to the checkpoint that make a history of the schedule."""
 
 
 def baseline_facts(bench: Bench) -> tuple[Fact, ...]:
@@ -90,11 +97,11 @@ def _lr_shift(bench: Bench, traced: dict[int, float]) -> int:
 def lr_departure(bench: Bench) -> Departure | None:
     """The first step whose learning rate left the run's own schedule, in attempted steps."""
     rates = _rates(bench)
-    # A rate applied one step before the loss moves is what a jump looks like; two more for a loss that is slow.
-    healthy_until = min(bench.onset - 4, bench.last)
-    if bench.first_step >= bench.onset - 4:
-        healthy_until = bench.first_step
     steps = sorted(rates)
+    before = sum(s <= bench.first_step for s in steps)
+    # The rate may have jumped long before it shows, so the history up to the checkpoint is what counts; where the
+    # log does not go back that far, the healthy replayed steps have to do.
+    healthy_until = bench.first_step if before >= MIN_HISTORY else max(bench.onset - 4, bench.first_step)
     return first_departure(steps, [rates[s] for s in steps], healthy_until=healthy_until, last=bench.onset)
 
 
@@ -240,10 +247,25 @@ def commit_facts(bench: Bench) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
+def _same_inputs(bench: Bench, step: int) -> bool:
+    """True where both codes feed the model the same tokens at this step, as far as both captured its batch."""
+    pairs = [
+        [b for b in performed.run.batches if b.step == step and b.rank == 0 and b.micro == 0]
+        for performed in (bench.baseline.performed, bench.performed["other-commit"])
+    ]
+    if not all(pairs):
+        return False
+    left, right = (integer_rows(Path(found[0].path)) for found in pairs)
+    return left is not None and right is not None and np.array_equal(left, right)
+
+
 def _difference_fact(bench: Bench) -> Fact:
     other = bench.performed["other-commit"]
     name, step = first_difference(other.run.traces, bench.baseline.performed.run.traces)
     evidence = (other.id, bench.baseline.performed.id)
+    if name == "data" and step is not None and _same_inputs(bench, step.step):
+        # The model reads the same tokens and is asked for other targets: that is the objective, wherever it is coded.
+        name = "objective"
     if not name or step is None:
         text = f"the code of {other.run.spec.commit[:10]} computes the same in every traced field"
         return Fact("commit.first-difference", NOT_MEASURED, text, evidence)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spike.actions.investigation import Investigation
 from spike.casefile.codec import from_payload, to_payload
+from spike.domain.errors import InputUnreadable
 from spike.domain.factors import Uncontrolled, differences, identical_results, observe, undeclared
+from spike.domain.licence import step_offset
 from spike.domain.noise import TOLERANCE_IN_SPREADS
 from spike.domain.outcome import Window, judge_outcome, trace_signals
 from spike.domain.redaction import redact
@@ -26,6 +29,8 @@ from spike.domain.trial import (
 )
 from spike.lab.runner import TrialRequest, run_trial
 from spike.lab.traces import read_batches, read_traces
+from spike.readers.checkpoints import find_checkpoints
+from spike.readers.metrics import read_signals
 
 TRIAL_SCHEMA, RUN_SCHEMA, OUTCOME_SCHEMA = "spike.trial/1", "spike.trial-run/1", "spike.outcome/1"
 
@@ -97,19 +102,50 @@ def _find_same(investigation: Investigation, spec: TrialSpec) -> Performed | Non
 
 
 def _request(investigation: Investigation, spec: TrialSpec, directory: Path) -> TrialRequest:
-    """The lab's request: where the checkpoint's intact bytes are, and which later ones a resume must not see."""
-    facts = investigation.case.facts
+    """The lab's request: where the checkpoint's intact bytes are, and what a command must not resume from instead."""
+    facts, run = investigation.case.facts, investigation.run
     pins = [p for p in (facts.last_good, *facts.earlier, *facts.suspect) if p is not None]
     pinned = next((p for p in pins if p.original == spec.checkpoint), None)
-    later = tuple(p.original for p in pins if pinned is not None and p.step > pinned.step)
+    hide: tuple[str, ...] = ()
+    place: tuple[tuple[str, str], ...] = ()
+    if "{checkpoint}" not in run.launch:
+        hide = _later_checkpoints(investigation, spec.first_step)
+        place = _pointers(spec, directory)
     return TrialRequest(
-        run=investigation.run,
+        run=run,
         spec=spec,
         directory=str(directory),
         pinned=str(investigation.pinned_path(pinned)) if pinned is not None else "",
         metric_files=tuple(source.path for source in investigation.record.sources),
-        hide=() if "{checkpoint}" in investigation.run.launch else later,
+        hide=hide,
+        place=place,
     )
+
+
+def _later_checkpoints(investigation: Investigation, step: int) -> tuple[str, ...]:
+    """Checkpoints that a command which resumes from the newest would take instead."""
+    run = investigation.run
+    found = find_checkpoints(Path(run.directory), run.checkpoints)
+    return tuple(c.path for c in found if isinstance(c.step, int) and c.step > step)
+
+
+POINTERS = ("latest", "latest_checkpointed_iteration.txt")
+"""Files by which DeepSpeed and Megatron name the checkpoint to resume from."""
+
+
+def _pointers(spec: TrialSpec, directory: Path) -> tuple[tuple[str, str], ...]:
+    """(rewritten copy, pointer file): the pointer beside the checkpoint, naming this one."""
+    placed = []
+    for name in POINTERS:
+        pointer = Path(spec.checkpoint).parent / name
+        if not pointer.is_file():
+            continue
+        text = pointer.read_text(errors="replace")
+        own = directory / "pointers" / name
+        own.parent.mkdir(exist_ok=True)
+        own.write_text(re.sub(r"\d+", lambda found: f"{spec.first_step:0{len(found[0])}d}", text, count=1))
+        placed.append((str(own), str(pointer)))
+    return tuple(placed)
 
 
 def _signals(investigation: Investigation, run: TrialRun) -> Signals:
@@ -117,22 +153,29 @@ def _signals(investigation: Investigation, run: TrialRun) -> Signals:
     missing = [name for name in (LOSS, GRAD_NORM, LEARNING_RATE) if logged.get(name) is None]
     if not missing or not run.traces:
         return logged
-    from spike.domain.licence import step_offset
-
     offset = step_offset(logged, run.traces[0])
     traced = trace_signals(run.traces, offset=offset, only=missing)
     return replace(logged, series=(*logged.series, *traced.series))
 
 
 def _logged(investigation: Investigation, run: TrialRun) -> Signals:
-    from spike.domain.errors import InputUnreadable
-    from spike.readers.metrics import read_signals
+    """What the trial logged: the counterparts of the record's own files, completed from everything else it wrote.
 
+    A run may log the same loss to a file in full and to the console in four digits; only like is held against like.
+    """
     metrics = Path(run.metrics_dir)
     if not metrics.is_dir() or not any(os.scandir(metrics)):
         return Signals()
+    columns = dict(investigation.run.columns)
+    twins = [path for s in investigation.record.sources if (path := metrics / s.path).is_file()]
+    same, everything = (_read(paths, metrics, columns) for paths in (twins, [metrics]))
+    names = set(same.names())
+    return replace(same, series=(*same.series, *(s for s in everything.series if s.name not in names)))
+
+
+def _read(paths: list[Path], base: Path, columns: dict[str, str]) -> Signals:
     try:
-        return read_signals([metrics], base=metrics, columns=dict(investigation.run.columns))
+        return read_signals(paths, base=base, columns=columns) if paths else Signals()
     except InputUnreadable:
         return Signals()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from typing import Any, TypeVar
 
@@ -24,8 +25,17 @@ def to_payload(fact: Any, *, schema: str = "") -> dict[str, Any]:
 
     `schema` is the artefact's name and version, "spike.outcome/1"; "" for a fact inside another artefact.
     """
-    payload: dict[str, Any] = to_jsonable_python(fact, inf_nan_mode="strings")
+    payload: dict[str, Any] = _finite(to_jsonable_python(fact))
     return {"schema": schema, **payload} if schema else payload
+
+
+def _finite(value: Any) -> Any:
+    """The same JSON value with non-finite numbers as text; JSON has no numbers for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
 def dumps(payload: Any) -> str:

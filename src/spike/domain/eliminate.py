@@ -161,7 +161,7 @@ def rank_experiments(
 
     Deterministic: equal worth is ordered by name.
     """
-    left = surviving(playbooks, evidence)
+    left = _contenders(surviving(playbooks, evidence), evidence)
     if len(left) == 1 and is_confirmed(left[0], evidence):
         return ()
     candidates = []
@@ -178,6 +178,12 @@ def rank_experiments(
         if value > 0:
             candidates.append(Candidate(experiment, value, cost, pairs))
     return tuple(sorted(candidates, key=lambda c: (-c.worth, c.experiment)))
+
+
+def _contenders(left: Sequence[Playbook], evidence: Evidence) -> Sequence[Playbook]:
+    """Once a hypothesis is confirmed by its own intervention, only those with evidence behind them still compete."""
+    proven = [p for p in left if is_confirmed(p, evidence)]
+    return [p for p in left if p in proven or support(p, evidence)] if proven else left
 
 
 def _confirming_value(experiment: str, left: Sequence[Playbook], evidence: Evidence) -> float:
