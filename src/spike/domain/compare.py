@@ -279,7 +279,9 @@ class ValueComparison:
         relative = math.sqrt(self._difference / self._norm) if self._norm else (math.inf if self._difference else 0.0)
         few = 0 < self._num_suspects <= FEW_ELEMENTS and self._bound > 0
         flips = tuple(self._flips) if few else ()
-        return ValueChange(self._facts.role, self._facts.name, self._facts.key, relative, self._largest, flips)
+        coarse = [name for name, (before, now) in self._fits.items() if now and not before and self._norm]
+        rounded = coarse[0] if coarse and _size(self._facts) >= MIN_ROUNDED else ""
+        return ValueChange(self._facts.role, self._facts.name, self._facts.key, relative, self._largest, flips, rounded)
 
 
 def _fits(values: NDArray[Any], dtype: str) -> bool:
