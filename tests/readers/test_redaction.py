@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spike.domain.redaction import REDACTED, is_secret_name, redact, redact_counted
+from spike.domain.redaction import REDACTED, count_in_binary, is_secret_name, redact, redact_counted
 from spike.domain.run import Run
 from spike.readers.redaction import redact_command, redact_pairs, redact_run
 
@@ -40,6 +40,8 @@ SECRETS = {
     "any capital token": ("MY_SERVICE_TOKEN=tiger42xx", "tiger42xx"),
     "any capital key": ("export DATADOG_KEY=tiger42xx", "tiger42xx"),
     "any secret": ("client_secret: tiger42xx", "tiger42xx"),
+    "bare token option": ("push --token tiger42", "tiger42"),
+    "bare token that looks like one": ('{"token": "a1b2c3d4e5f6a7b8"}', "a1b2c3d4e5f6"),
     "netrc": ("machine api.wandb.ai login user password 0a1b2c3d4e", "0a1b2c3d4e"),
     "google key": ("AIzaSyA0123456789abcdefghijklmnopqrstuv", "AIzaSyA0123"),
     "web token": ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTYifQ.abcDEF_123", "eyJzdWIi"),
@@ -64,6 +66,9 @@ KEPT = (
     "add_bos_token: true",
     "a bearer of bad news",
     "mask-token-ratio 0.15",
+    "token: antidisestablishmentarianism",
+    "token: hello, token=1234567890123456789",
+    "running task-specific-fine-tuning-of-the-model",
 )
 
 
@@ -87,6 +92,17 @@ def test_surroundings_of_a_secret_are_untouched() -> None:
     assert redact('{"api_key": "x1y2z3", "lr": 1}') == '{"api_key": "<redacted>", "lr": 1}'
     assert redact("see https://a:b@h/x?y=1 there") == "see https://<redacted>@h/x?y=1 there"
     assert redact(f"before\n{KEY_BLOCK}\nafter") == "before\n<redacted>\nafter"
+
+
+@pytest.mark.parametrize("before", [b"\x00\x01", b"\x0a\x28", b"*3", b"binary\x12", b"\x5d", b"a"])
+def test_a_secret_in_a_binary_file_is_found_whatever_its_length_byte_looks_like(before: bytes) -> None:
+    for secret in (
+        b"sk-proj-abcdefghijklmnopqrstuvwxyz",
+        b"ghp_0123456789abcdefghijklmnopqrstuvwxyz",
+        b"HF_TOKEN=tiger42",
+    ):
+        assert count_in_binary(before + secret + b"\x00\x02") == 1
+    assert count_in_binary(before + b"loss/train\x00\x1a\x05value" + bytes(range(256))) == 0
 
 
 def test_every_secret_of_a_long_text_is_found_at_once() -> None:

@@ -16,7 +16,7 @@ from spike.casefile.atomic import inside, write_atomic, writing
 from spike.casefile.hashing import hash_open_file
 from spike.casefile.tree import directory_beneath, open_quietly
 from spike.domain.manifest import Algorithm, EntryKind, Exclusion, Guarantee, ManifestEntry, encode_path
-from spike.domain.redaction import redact_counted
+from spike.domain.redaction import count_in_binary, redact_counted
 
 MAX_COPY_BYTES = 64 << 20
 """A longer log is named with its digest; its numbers are in signals.parquet anyway."""
@@ -92,7 +92,7 @@ def keep_bytes(
 def _without_secrets(data: bytes) -> tuple[bytes | None, int]:
     """(bytes to keep, secrets taken out); None for binary data that must stay out."""
     if b"\0" in data[:_LOOK_BYTES]:
-        _, found = redact_counted(data.decode("latin-1"))
+        found = count_in_binary(data)
         return (None, found) if found else (data, 0)
     text, count = redact_counted(data.decode("utf-8", "surrogateescape"))
     return (text.encode("utf-8", "surrogateescape"), count) if count else (data, 0)
