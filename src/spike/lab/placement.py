@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import filecmp
+import stat
 from pathlib import Path
 
 from spike.lab.guards.choice import Guard
+from spike.lab.logged import begins_with
 
 
 def placement(original: str, pinned: str, scratch: Path, guard: Guard) -> tuple[tuple[str, str], ...]:
     """(pinned, original) where the view has to show the pinned bytes at the original path, else nothing.
 
-    Below an overlay hard links make that free on one file system, so it is always done there; where it would
-    cost a copy, only if the original is gone or differs. Nothing can be shown where not even the first directory
-    of the original path exists any more.
+    Below an overlay hard links make that free on one file system, so it is always done there. Where it would cost
+    a copy (another file system, or a read-only pin that the command may want to overwrite), it is done only if the
+    original is gone or differs. Nothing can be shown where not even the first directory of the original path exists.
     """
     if not original or not pinned or original == pinned or not Path(*Path(original).parts[:2]).is_dir():
         return ()
-    if guard is Guard.OVERLAY and _device(Path(pinned)) == _device(scratch) == _device(Path(original).parent):
+    devices = {_device(path) for path in (Path(pinned), scratch, Path(original).parent)}
+    if guard is Guard.OVERLAY and _is_writable(Path(pinned)) and len(devices) == 1:
         return ((pinned, original),)
     return () if is_same(Path(original), Path(pinned)) else ((pinned, original),)
 
 
-def _device(path: Path) -> int:
+def _is_writable(pinned: Path) -> bool:
+    files = [pinned] if not pinned.is_dir() else [path for path in pinned.rglob("*") if path.is_file()]
+    return all(path.stat().st_mode & stat.S_IWUSR for path in files)
+
+
+def _device(path: Path) -> int | str:
     try:
         return path.stat().st_dev
     except OSError:
-        return -1
+        return str(path)
 
 
 def is_same(one: Path, other: Path) -> bool:
@@ -48,4 +55,4 @@ def _same_file(one: Path, other: Path) -> bool:
         return False
     if (left.st_dev, left.st_ino) == (right.st_dev, right.st_ino) or left.st_mtime_ns == right.st_mtime_ns:
         return True
-    return filecmp.cmp(one, other, shallow=False)
+    return begins_with(one, other)

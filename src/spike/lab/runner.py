@@ -21,9 +21,10 @@ from spike.lab.launch import Finished, OnStep, run_command
 from spike.lab.logged import collect_logs
 from spike.lab.placement import placement
 from spike.lab.plans import plan, write_plan
+from spike.lab.roots import Wanted
 from spike.lab.staging import probe_environment, stage_probe
 from spike.lab.traces import PATHS, read_batches, read_traces, write_paths
-from spike.lab.view import View, Wanted, importable, prepare, remove_tree, scratch_for
+from spike.lab.view import View, importable, prepare, remove_tree, scratch_for
 
 DIGESTS = "checkpoint_digests.json"
 """Where the caller may put the checkpoint's tensor digests, in the trial directory, for the probe to compare."""

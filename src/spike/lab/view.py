@@ -20,21 +20,8 @@ from spike.lab.guards import audit_hook, collect
 from spike.lab.guards.choice import Guard, Mechanism
 from spike.lab.guards.entry import Entry
 from spike.lab.guards.overlay import is_below
+from spike.lab.roots import Wanted, needed_roots, service_places, settled, soft_roots
 
-_CACHES = (
-    "XDG_CACHE_HOME",
-    "HF_HOME",
-    "HF_DATASETS_CACHE",
-    "TORCH_HOME",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TRITON_CACHE_DIR",
-    "CUDA_CACHE_PATH",
-    "WANDB_DIR",
-    "TMPDIR",
-)
-
-
-_NEVER = ("/dev", "/proc", "/sys", "/run", "/usr/", "/etc/")
 _GRACE_S = 10.0
 """torchrun gives its workers 30 s by default but forwards TERM at once; a replay has nothing to save."""
 
@@ -46,26 +33,6 @@ OFFLINE = {
     "COMET_START_ONLINE": "0",
 }
 """A trial must not write into the run's record on a tracking server either; `env:` in spike.yaml overrides."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a trial must be able to see and must not be able to change."""
-
-    run: Run
-    directory: Path
-    """The trial directory: its own output, really writable."""
-    pinned: str = ""
-    """Intact copy of the checkpoint, absolute; read-only for the trial."""
-    place: tuple[tuple[str, str], ...] = ()
-    """(source, destination): destinations become exactly their sources."""
-    merge: tuple[tuple[str, str], ...] = ()
-    """(source tree, destination): files of another code state."""
-    hide: tuple[str, ...] = ()
-    metric_files: tuple[str, ...] = ()
-    """Absolute paths of files and directories that the run logs to."""
-    code_root: str = ""
-    """Root of the code's work tree; "" where the code directory itself is it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,78 +185,15 @@ def prepare(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
     return _copy(wanted, mechanism, scratch)
 
 
-def _settled(path: str) -> str:
-    """The path with every symbolic link of its parents resolved; its last part is what is placed or hidden."""
-    lexical = Path(os.path.normpath(path))
-    return str(lexical.parent.resolve() / lexical.name)
-
-
-def _existing(path: str) -> str:
-    """The nearest existing directory at or above `path`."""
-    found = Path(path)
-    while not found.is_dir():
-        found = found.parent
-    return str(found.resolve())
-
-
-def _roots(wanted: Wanted) -> tuple[str, ...]:
-    run = wanted.run
-    needed = [run.directory, run.code, run.cwd, wanted.code_root]
-    needed += [str(Path(_settled(path)).parent) for _, path in wanted.place]
-    needed += [str(Path(_settled(path)).parent) for path in wanted.hide]
-    needed += [path if Path(path).is_dir() else str(Path(path).parent) for path in wanted.metric_files]
-    found = {_existing(path) for path in needed if path}
-    return tuple(sorted(_without_inner(found - {"/"}, wanted.directory)))
-
-
-def _without_inner(roots: set[str], directory: Path) -> set[str]:
-    """Drop a root that another one covers already, unless that one can only write to memory."""
-    return {
-        root
-        for root in roots
-        if not any(
-            outer != root
-            and is_below(root, outer)
-            and not is_below(str(directory), outer)
-            and Path(root).stat().st_dev == Path(outer).stat().st_dev
-            for outer in roots
-        )
-    }
-
-
-def _soft_roots(run: Run, roots: tuple[str, ...], directory: Path) -> tuple[str, ...]:
-    """Caches, and directories named in the command: copy-on-write on disk where possible, else read-only."""
-    env = {**os.environ, **dict(run.env)}
-    named = [env[name] for name in _CACHES if env.get(name)]
-    home = env.get("HOME") or "/"
-    named += [home, f"{home}/.cache"]
-    words = run.launch.replace("=", " ").replace("'", " ").replace('"', " ").split()
-    named += [word for word in words if word.startswith("/")]
-    found = {str(Path(path).resolve()) for path in named if Path(path).is_absolute() and Path(path).is_dir()}
-    return tuple(
-        sorted(
-            path
-            for path in found - {"/"} - set(roots)
-            if (path.startswith("/dev/shm/") or not path.startswith(_NEVER))
-            and not any(is_below(path, root) for root in (*roots, str(directory)))
-        )
-    )
-
-
-def _through() -> tuple[str, ...]:
-    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
-    return (str(Path(pipes).resolve()),) if Path(pipes).is_dir() else ()
-
-
 def _writable_anyway(protected: tuple[str, ...]) -> tuple[str, ...]:
     """Shared directories that commands count on, as long as nothing that must not change lies in them."""
-    shared = ("/dev", "/proc", "/tmp", "/var/tmp", *_through())
+    shared = ("/dev", "/proc", "/tmp", "/var/tmp", *service_places())
     return tuple(place for place in shared if not any(is_below(path, place) for path in protected))
 
 
 def _overlay(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
     scratch.mkdir(parents=True, exist_ok=True)
-    roots = _roots(wanted)
+    roots = needed_roots(wanted)
     pinned = Path(wanted.pinned) if wanted.pinned else None
     entry = Entry(
         guard=mechanism.guard,
@@ -304,12 +208,12 @@ def _overlay(wanted: Wanted, mechanism: Mechanism, scratch: Path) -> View:
         directory=str(wanted.directory),
         scratch=str(scratch),
         roots=roots,
-        soft_roots=_soft_roots(wanted.run, roots, wanted.directory),
+        soft_roots=soft_roots(wanted.run, roots, wanted.directory),
         readonly=(str(pinned if pinned.is_dir() else pinned.parent),) if pinned else (),
-        through=_through(),
-        place=tuple((source, _settled(path)) for source, path in wanted.place),
+        through=service_places(),
+        place=tuple((source, settled(path)) for source, path in wanted.place),
         merge=wanted.merge,
-        hide=tuple(_settled(path) for path in wanted.hide),
+        hide=tuple(settled(path) for path in wanted.hide),
         keep=collect.NAMES,
         keep_below=wanted.metric_files,
     )

@@ -12,12 +12,12 @@ import contextlib
 import hashlib
 import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from spike.lab.guards import kernel
+from spike.lab.guards.edits import clear, files_of, mirror, put, remove_extras
 from spike.lab.guards.entry import Entry
 
 MEMORY_FRACTION = 0.25
@@ -125,76 +125,20 @@ def _owner(layers: list[_Layer], path: str) -> _Layer | None:
     return max(inside, key=lambda layer: len(layer.root), default=None)
 
 
-def _mirror(real: str, copy: str) -> None:
-    """Give `copy` the mode, owner and times of `real`, as far as this user may."""
-    facts = os.stat(real)  # noqa: PTH116 - descriptors' paths under /proc, followed on purpose
-    with contextlib.suppress(OSError):
-        os.chown(copy, facts.st_uid, facts.st_gid)
-    with contextlib.suppress(OSError):
-        Path(copy).chmod(facts.st_mode & 0o7777)
-    os.utime(copy, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-
-
-def _link(source: str, target: str) -> None:
-    """The same bytes below a lower layer: a hard link costs nothing, and overlayfs never writes to lower layers."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _put(layer: _Layer, base: str, source: str, destination: str) -> None:
-    """`source`, file or tree, into the edit layer at the place of `destination`."""
-    edits = Path(base) / str(layer.name) / "layer"
-    relative = Path(destination).relative_to(layer.root)
-    target = edits / relative
-    missing = [p for p in (target, *target.parents) if p != edits and edits in p.parents]
-    for parent in reversed([p for p in missing if p != target]):
-        if not parent.is_dir():
-            parent.mkdir()
-            real = Path(layer.root) / parent.relative_to(edits)
-            if real.is_dir():
-                _mirror(str(real), str(parent))
-    if Path(source).is_dir() and not Path(source).is_symlink():
-        _put_tree(Path(source), target, Path(destination))
-    else:
-        target.unlink(missing_ok=True)
-        _link(source, str(target))
-
-
-def _put_tree(source: Path, target: Path, real: Path) -> None:
-    target.mkdir(exist_ok=True)
-    for child in sorted(source.iterdir()):
-        if child.is_dir() and not child.is_symlink():
-            _put_tree(child, target / child.name, real / child.name)
-        else:
-            (target / child.name).unlink(missing_ok=True)
-            _link(str(child), str(target / child.name))
-    _mirror(str(real if real.is_dir() else source), str(target))
-
-
-def _files(source: str, destination: str) -> Iterator[tuple[str, str]]:
-    """Every file of a tree with its own destination: an inner overlay may own some of them."""
-    for directory, folders, names in os.walk(source):
-        links = [name for name in folders if Path(directory, name).is_symlink()]
-        for name in (*names, *links):
-            path = Path(directory) / name
-            yield str(path), str(Path(destination) / path.relative_to(source))
-
-
 def _edit(entry: Entry, layers: list[_Layer], base: str, in_memory: bool) -> None:
     """Fill the edit layers that lie on disk, or those in memory; on disk they outlive the first entry."""
     if entry.again and not in_memory:
         return
-    files = (pair for source, destination in entry.merge for pair in _files(source, destination))
+    files = (pair for source, destination in entry.merge for pair in files_of(source, destination))
     for source, destination in (*files, *entry.place):
         layer = _owner(layers, destination)
         if layer is None:
             raise OSError(f"{destination} lies in no copy-on-write directory")
         if layer.in_memory is in_memory:
             layer.edited = True
-            (Path(base) / str(layer.name) / "layer").mkdir(parents=True, exist_ok=True)
-            _put(layer, base, source, destination)
+            edits = Path(base) / layer.name / "layer"
+            edits.mkdir(parents=True, exist_ok=True)
+            put(layer.root, edits, source, destination)
 
 
 def _live_again(mounts: tuple[kernel.MountPoint, ...]) -> None:
@@ -219,7 +163,7 @@ def _mount_overlay(entry: Entry, layer: _Layer, home: str, edits: str) -> None:
     work = _fresh(f"{home}/{layer.name}/work")
     Path(f"{home}/{layer.name}/root").write_text(layer.root)
     if layer.in_memory or not entry.again:
-        _mirror(_by_fd(layer.fd), upper)
+        mirror(_by_fd(layer.fd), upper)
     lower = _by_fd(layer.fd)
     if layer.edited:
         lower = f"{edits}/{layer.name}/layer:{lower}"
@@ -273,25 +217,6 @@ def _homes(scratch: str) -> tuple[str, str]:
     return disk, _by_fd(_open(str(memory)))
 
 
-def _clear(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _remove_extras(source: Path, view: Path) -> None:
-    """What a placed directory must not inherit from the real one below it."""
-    if not view.is_dir() or view.is_symlink():
-        return
-    names = {child.name for child in source.iterdir()} if source.is_dir() else set()
-    for child in sorted(view.iterdir()):
-        if child.name not in names:
-            _clear(child)
-        elif (source / child.name).is_dir():
-            _remove_extras(source / child.name, child)
-
-
 def _take_away(entry: Entry, layers: list[_Layer]) -> None:
     """Everything that must not shine through; a second entry finds that done, but for what lay in memory."""
 
@@ -301,9 +226,9 @@ def _take_away(entry: Entry, layers: list[_Layer]) -> None:
 
     for source, destination in entry.place:
         if is_due(destination):
-            _remove_extras(Path(source), Path(destination))
+            remove_extras(Path(source), Path(destination))
     for path in filter(is_due, entry.hide):
-        _clear(Path(path))
+        clear(Path(path))
 
 
 def build(entry: Entry, report: Callable[[str], None]) -> Mounted:
