@@ -143,9 +143,10 @@ def _step(search: Search, conclusion: Conclusion) -> int | None:
     wanted = [*playbook.facts, *playbook.supported_by, *(f for way in playbook.confirm for f in way.facts)]
     for name, values in wanted:
         fact = evidence.facts.get(name)
-        if fact is not None and fact.step is not None and fact.value in values:
+        # A checkpoint shows what had happened by the time it was written, not when.
+        if fact is not None and fact.step is not None and fact.value in values and not name.startswith("checkpoint."):
             return fact.step
-    experiments = {e for way in playbook.confirm for e in way.trials}
+    experiments = {e for way in playbook.confirm for e in (*way.trials, way.reversal) if e}
     if any(_acts_on_loaded_state(search, e) for e in experiments):
         return bench.first_step + 1
     return bench.suspect_step if bench.suspect_step is not None else bench.onset
