@@ -237,7 +237,7 @@ class ValueComparison:
         self._at = 0
         self._flips: list[BitFlip] = []
         self._num_suspects = 0
-        self._fits = {name: [True, True] for name in ("float16", "bfloat16")} if after.dtype == "float32" else {}
+        self._fits = {name: [True, True] for name in ("bfloat16", "float16")} if after.dtype == "float32" else {}
 
     def add(self, before: NDArray[Any], after: NDArray[Any]) -> None:
         """One block of values of both, flat and of equal length."""
