@@ -16,7 +16,7 @@ CLEAN_PROVES_NOTHING = (
     "a clean hardware log proves nothing about silent corruption, which by definition leaves no entry"
 )
 
-HEAD_BYTES = 4096
+HEAD_BYTES = 65536
 """How much of a file a reader sees before it says whether the file is one of its own."""
 
 
