@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.casefile.small_runs import fingerprint, git, incident, make_run, signals, write_checkpoint
-from tests.casefile.test_signing import write_keys
 
 from spike.actions.freeze import Options, freeze, release_pins, warnings_of
 from spike.actions.verify import verify
@@ -21,6 +19,8 @@ from spike.domain.errors import ExitCode, SpikeError
 from spike.domain.manifest import Algorithm, Guarantee, Manifest
 from spike.domain.run import Run
 from spike.domain.verification import Integrity
+from tests.casefile.small_runs import fingerprint, git, incident, make_run, signals, write_checkpoint
+from tests.casefile.test_signing import write_keys
 
 
 @pytest.fixture
@@ -259,6 +259,17 @@ def test_pins_can_be_let_go_and_their_digests_stay(run: Run) -> None:
     assert case.facts.last_good is None
     assert open_case(case.path).facts == case.facts
     assert verify(case.path).integrity is Integrity.INTACT
+
+
+def test_a_signed_case_lets_go_of_its_pins_only_with_the_key_and_is_signed_again(run: Run, tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path)
+    case = _freeze(run, Options(key=private))
+    with pytest.raises(SpikeError, match="signed again"):
+        release_pins(case)
+    assert verify(case.path, public_key=public).integrity is Integrity.INTACT
+    assert release_pins(case, private) == 4
+    assert verify(case.path, public_key=public).integrity is Integrity.INTACT
+    assert release_pins(case, private) == 0
 
 
 def test_blake3_digests_are_checked_like_the_others(run: Run) -> None:

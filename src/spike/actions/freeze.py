@@ -49,6 +49,8 @@ from spike.readers.source_tree import history, read_source
 
 COMMAND = "freeze"
 HISTORY_COMMITS = 200
+RELEASED = ".released"
+"""Where pins go on their way out, in one step."""
 _REWRITTEN = ("run", "outside", "source")
 """Directories below evidence/ that are made anew when an interrupted freeze is completed."""
 
@@ -112,33 +114,57 @@ def freeze(
     return case
 
 
-def release_pins(case: Case) -> int:
-    """Let go of every pinned checkpoint of a closed case; what they were stays in the manifest. Returns files freed."""
+def release_pins(case: Case, key: Path | None = None) -> int:
+    """Let go of every pinned checkpoint of a closed case; what they were stays in the manifest. Returns files freed.
+
+    A signed case is signed again, so `key` is needed there. Raises `SpikeError` without it, or for a case that was
+    not frozen to its end.
+    """
     with case.lock(COMMAND):
         manifest = read_manifest(case.path)
         if manifest is None:
             raise SpikeError(f"{case.path} was not frozen to its end", hint="spike freeze")
-        facts = case.facts
-        pins = [p for p in (facts.last_good, *facts.earlier, *facts.suspect) if p is not None]
-        held = [e for e in manifest.entries if e.role == "checkpoint"]
+        if key is None and (case.path / EVIDENCE / SIGNATURE_NAME).exists():
+            raise SpikeError(
+                f"{case.path} is signed, and without its pins it must be signed again",
+                hint="spike freeze --release --key KEY.pem",
+            )
         when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        released = tuple(
-            Exclusion(e.path, f"released {when}; {manifest.algorithm} {e.digest}; {e.size} bytes from {e.origin}")
-            for e in held
-            if e.kind is EntryKind.FILE
-        )
-        notes = tuple((p.original, f"pin released {when}") for p in pins)
-        case.save_facts(replace(facts, last_good=None, earlier=(), suspect=(), not_pinned=(*facts.not_pinned, *notes)))
-        num_files = sum(release(case.path / pin.pinned) for pin in pins)
-        shutil.rmtree(case.path / EVIDENCE / "pinned", ignore_errors=True)
-        (case.path / EVIDENCE / SIGNATURE_NAME).unlink(missing_ok=True)
-        others = tuple(e for e in manifest.entries if e.role != "checkpoint")
-        rest = take_stock(
-            case.path / EVIDENCE, others, algorithm=manifest.algorithm, exclusions=(*manifest.exclusions, *released)
-        )
-        artefacts = write_manifest(case.path, rest)
-        case.record(COMMAND, f"{len(pins)} pins released ({num_files} files)", 0, artefacts)
+        num_pins = _forget_pins(case, when)
+        pinned, released = case.path / EVIDENCE / "pinned", case.path / RELEASED
+        if pinned.is_dir():
+            shutil.rmtree(released, ignore_errors=True)
+            pinned.rename(released)
+        num_files = release(released)
+        rest = _without_pins(case, manifest, when)
+        case.record(COMMAND, f"{num_pins} pins released ({num_files} files)", 0, write_manifest(case.path, rest))
+        if key is not None:
+            _sign(case, key)
     return num_files
+
+
+def _forget_pins(case: Case, when: str) -> int:
+    facts = case.facts
+    pins = [p for p in (facts.last_good, *facts.earlier, *facts.suspect) if p is not None]
+    notes = tuple((p.original, f"pin released {when}") for p in pins)
+    if pins:
+        case.save_facts(replace(facts, last_good=None, earlier=(), suspect=(), not_pinned=(*facts.not_pinned, *notes)))
+    return len(pins)
+
+
+def _without_pins(case: Case, manifest: Manifest, when: str) -> Manifest:
+    """The manifest of what is left; every released file is an exclusion with its digest."""
+    released = tuple(
+        Exclusion(e.path, f"released {when}; {manifest.algorithm} {e.digest}; {e.size} bytes from {e.origin}")
+        for e in manifest.entries
+        if e.role == "checkpoint" and e.kind is EntryKind.FILE
+    )
+    return take_stock(
+        case.path / EVIDENCE,
+        tuple(e for e in manifest.entries if e.role != "checkpoint"),
+        algorithm=manifest.algorithm,
+        exclusions=(*manifest.exclusions, *released),
+    )
 
 
 def warnings_of(case: Case) -> tuple[str, ...]:
@@ -146,7 +172,7 @@ def warnings_of(case: Case) -> tuple[str, ...]:
     facts = case.facts
     found = []
     if facts.last_good is None:
-        reasons = "; ".join(f"{path}: {reason}" for path, reason in facts.not_pinned) or "the run has none"
+        reasons = "; ".join(f"{path}: {reason}" for path, reason in facts.not_pinned) or "none was found"
         found.append(
             f"NO USABLE CHECKPOINT BEFORE THE ONSET ({reasons}). Replay, branch and bisect cannot be done now;"
             " detect, check and report can. Keep the run from deleting anything, and look for a backup."

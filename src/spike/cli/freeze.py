@@ -47,7 +47,7 @@ def freeze(
 
     described = load_run(run)
     if release:
-        _release(described, case, as_json)
+        _release(described, case, key, as_json)
         return
     options = _options(hash_name, key, new, step)
     signals, incident = _detect(described, step)
@@ -120,12 +120,12 @@ def _fraction(advance: Callable[[float], None]) -> Callable[[int, int], None]:
     return on_progress
 
 
-def _release(run: Run, case: Path | None, as_json: bool) -> None:
+def _release(run: Run, case: Path | None, key: Path | None, as_json: bool) -> None:
     from spike.actions.freeze import release_pins
     from spike.actions.open_case import existing_case
 
     found = existing_case(run, case)
-    num_files = release_pins(found)
+    num_files = release_pins(found, key)
     if as_json:
         emit_json({"schema": "spike.release/1", "case": str(found.path), "files": num_files})
     else:
