@@ -15,10 +15,15 @@ def activate() -> None:
     if _state["is_armed"] or not os.environ.get(VARIABLE):
         return
     _state["is_armed"] = True
-    if "torch" in sys.modules:
-        _attach()
+    when_imported("torch", _attach)
+
+
+def when_imported(name: str, action: Callable[[], None]) -> None:
+    """Run the action when this module has been executed: now, or right after its first import."""
+    if name in sys.modules:
+        action()
     else:
-        sys.meta_path.insert(0, _AfterImport("torch", _attach))
+        sys.meta_path.insert(0, _AfterImport(name, action))
 
 
 def recorder() -> Optional[Any]:

@@ -49,8 +49,10 @@ class LiveState:
 
 def plain_name(root: torch.nn.Module, name: str) -> str:
     """The name without what DDP, FSDP, torch.compile and activation checkpointing put into it."""
+    name += "."
     for infix in INFIXES:
         name = name.replace(infix, "")
+    name = name[:-1]
     wrapped: Any = root
     while True:
         wrapped = getattr(wrapped, "_orig_mod", wrapped)

@@ -1,4 +1,7 @@
-"""Which files of the checkpoint did the process really read? An audit hook on `open`, one line a file."""
+"""Which files of the checkpoint did the process really read? One line a file, when it is first opened.
+
+Python's own opens are heard by an audit hook. safetensors opens its files in Rust, so its entry is wrapped.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,49 @@ import os
 import sys
 from typing import Any
 
+from spike_probe.bootstrap import when_imported
 from spike_probe.writer import TraceWriter
 
 
 def report_opened(checkpoint: str, writer: TraceWriter) -> None:
-    """Write an `opened` line for each file at or below `checkpoint` when it is first opened."""
-    folder = os.path.abspath(checkpoint)
-    roots = {folder, os.path.realpath(folder)}
-    seen: set[str] = set()
+    """Write an `opened` line for each file at or below `checkpoint`."""
+    heard = _Heard(checkpoint, writer)
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
-        if event != "open" or not isinstance(args[0], (str, os.PathLike)):
-            return
-        try:
-            path = os.path.abspath(os.fspath(args[0]))
-            if path in seen or not any(path == root or path.startswith(root + os.sep) for root in roots):
-                return
-            seen.add(path)
-            writer.write("opened", path=path)
-        except Exception:  # an audit hook that raises would abort the user's open
-            return
+        if event == "open":
+            heard.open(args[0])
 
     sys.addaudithook(audit)
+    when_imported("safetensors", lambda: _wrap_safetensors(heard))
+
+
+class _Heard:
+    def __init__(self, checkpoint: str, writer: TraceWriter) -> None:
+        folder = os.path.abspath(checkpoint)
+        self._roots = {folder, os.path.realpath(folder)}
+        self._seen: set[str] = set()
+        self._writer = writer
+
+    def open(self, path: Any) -> None:
+        """Never raises: an audit hook that does would abort the user's open."""
+        if not isinstance(path, (str, os.PathLike)):
+            return
+        try:
+            full = os.path.abspath(os.fspath(path))
+            is_below = any(full == root or full.startswith(root + os.sep) for root in self._roots)
+            if is_below and full not in self._seen:
+                self._seen.add(full)
+                self._writer.write("opened", path=full)
+        except Exception:
+            return
+
+
+def _wrap_safetensors(heard: _Heard) -> None:
+    module = sys.modules["safetensors"]
+    original = module.safe_open
+
+    def safe_open(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        heard.open(filename)
+        return original(filename, *args, **kwargs)
+
+    module.safe_open = safe_open  # type: ignore[attr-defined]

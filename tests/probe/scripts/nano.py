@@ -97,3 +97,7 @@ for step in range(begun, options.steps):
         "step": step + 1,
     }
     torch.save(state, os.path.join(options.out, f"step-{step + 1}.pt"))
+if options.compile:
+    from torch._dynamo.utils import counters
+
+    print(json.dumps({"graphs": counters["stats"]["unique_graphs"], "breaks": len(counters["graph_break"])}))
