@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spike.actions.investigation import Investigation
-from spike.actions.trials import Baseline, Performed, judge, perform
+from spike.actions.trials import Baseline, Performed, judge, perform, untestable
 from spike.casefile.codec import to_payload
 from spike.domain.case import PinnedCheckpoint
 from spike.domain.checkpoint import CheckpointScan
 from spike.domain.factors import observe, uncontrolled
 from spike.domain.licence import judge_licence, step_offset
+from spike.domain.measured import NotMeasured
 from spike.domain.noise import noise_floor
-from spike.domain.signals import Signals
+from spike.domain.receipt import load_receipt
 from spike.domain.trace import CapturedBatch
 from spike.domain.trial import Licence, NoiseFloor, OutcomeKind, TrialResult, TrialSpec
 from spike.readers.checkpoints import inspect_checkpoint, scan_checkpoint
@@ -170,7 +171,7 @@ def open_bench(investigation: Investigation) -> Bench:
     while traces and len(runs) - 1 < wanted:
         runs.append(perform(investigation, repeat_spec(spec, len(runs))))
         noise = noise_floor([p.run for p in runs], before_step=before)
-    licence = _licence(investigation, performed.signals, offset, noise)
+    licence = _licence(investigation, performed, offset, noise)
     same = uncontrolled(observe(performed.run), [observe(p.run) for p in runs[1:]])
     baseline = Baseline(performed, noise, offset, same)
     bench = Bench(investigation, baseline, licence, result, tuple(runs[1:]))
@@ -181,18 +182,42 @@ def open_bench(investigation: Investigation) -> Bench:
     return bench
 
 
-def _licence(investigation: Investigation, replayed: Signals, offset: int, noise: NoiseFloor) -> Licence:
-    from dataclasses import replace
-
-    start = investigation.last_good.step
+def _licence(investigation: Investigation, performed: Performed, offset: int, noise: NoiseFloor) -> Licence:
+    start = investigation.last_good
     found = judge_licence(
         investigation.record,
-        replayed,
-        first_step=start + offset,
+        performed.signals,
+        first_step=start.step + offset,
         onset=investigation.incident.onset_step,
         noise=noise,
     )
+    if not found.holds:
+        found = replace(found, reason="; ".join([*_resumed_wrongly(investigation, performed), found.reason]))
     return replace(found, step_offset=offset)
+
+
+def _resumed_wrongly(investigation: Investigation, performed: Performed) -> list[str]:
+    """What went wrong before the first step: reasons that an operator can act on, the most basic one first."""
+    traces, start = performed.run.traces, investigation.last_good
+    failed = untestable(performed.run)
+    if failed:
+        return [failed]
+    reasons = []
+    scan = scan_checkpoint(inspect_checkpoint(investigation.pinned_path(start)))
+    receipt = load_receipt(traces, scan)
+    if not isinstance(receipt, NotMeasured) and receipt.parameters:
+        opened = any(trace.process.opened for trace in traces)
+        how = "although it opened the file" if opened else "and it never opened the file"
+        count, first = len(receipt.parameters), receipt.parameters[0]
+        reasons.append(
+            f"the command did not load the checkpoint of step {start.step}, {how}: {count} of "
+            f"{receipt.num_parameters} live parameters are not in it, first {first.name} of rank {first.rank}"
+        )
+    loss = performed.signals.get("loss")
+    if loss is not None and loss.steps.size and int(loss.steps[0]) not in range(start.step, start.step + 2):
+        expected = start.step + 1
+        reasons.append(f"the command counts its first step as {int(loss.steps[0])}, the checkpoint says {expected}")
+    return reasons
 
 
 def open_healthy(bench: Bench) -> Baseline | None:

@@ -62,7 +62,9 @@ def prepare(bench: Bench, experiment: str) -> Prepared:
     parameters = tuple((p, _resolve(bench, info, p, steps, experiment)) for p in info.parameters)
     spec = _branch(bench, info, steps=steps, parameters=parameters)
     if experiment.endswith(PLACEBO):
-        spec = replace(spec, id=experiment, role="placebo", purpose=f"placebo: {info.summary}, at healthy steps only")
+        spec = replace(
+            spec, id=experiment, role="placebo", purpose=f"placebo: {info.summary.rstrip('.')}, at healthy steps only"
+        )
     return Prepared(spec)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,7 +163,7 @@ def _logged(investigation: Investigation, run: TrialRun) -> Signals:
     A run may log the same loss to a file in full and to the console in four digits; only like is held against like.
     """
     metrics = Path(run.metrics_dir)
-    if not metrics.is_dir() or not any(os.scandir(metrics)):
+    if not metrics.is_dir():
         return Signals()
     columns = dict(investigation.run.columns)
     twins = [path for s in investigation.record.sources if (path := metrics / s.path).is_file()]
@@ -211,7 +210,7 @@ def judge(
         () if baseline is None else differences(observe(baseline.performed.run), observe(run), baseline.uncontrolled)
     )
     effect = None if spec.intervention is None else _took_effect(spec.intervention, run, baseline, by_knob=by_knob)
-    problem = _untestable(run) or _not_one_change(spec, found, by_knob=by_knob) or _no_effect(spec, run, effect)
+    problem = untestable(run) or _not_one_change(spec, found, by_knob=by_knob) or _no_effect(spec, run, effect)
     if not problem and baseline is not None:
         problem = _parted_early(spec, run, baseline)
     if problem:
@@ -231,7 +230,7 @@ def judge(
     return result
 
 
-def _untestable(run: TrialRun) -> str:
+def untestable(run: TrialRun) -> str:
     """Why this trial shows nothing at all, or ""."""
     tail = f"; it last said: {run.stderr_tail.strip().splitlines()[-1]}" if run.stderr_tail.strip() else ""
     match run.ended:

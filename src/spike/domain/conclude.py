@@ -114,13 +114,10 @@ def _not_confirmed(playbook: Playbook, evidence: Evidence) -> str:
 def _none_proven(
     left: Sequence[Playbook], evidence: Evidence, rejected: tuple[Rejected, ...], suggestions: tuple[Suggestion, ...]
 ) -> Conclusion:
-    backed = [p for p in left if support(p, evidence)]
-    best = sorted(backed, key=lambda p: -support(p, evidence))
-    if best and (len(best) == 1 or support(best[0], evidence) > support(best[1], evidence)):
-        others = tuple(p.id for p in left if p is not best[0] and not _failed(p, evidence))
-        if not _failed(best[0], evidence):
-            reason = "it fits every trial and fact, and no intervention of its own has confirmed it"
-            return _named(Status.SUPPORTED, best[0], reason, evidence, rejected, others, suggestions)
+    standing = [p for p in left if not _failed(p, evidence)]
+    if len(standing) == 1 and support(standing[0], evidence):
+        reason = "it fits every trial and fact and is the only one that does, and no intervention has confirmed it"
+        return _named(Status.SUPPORTED, standing[0], reason, evidence, rejected, (), suggestions)
     if not left:
         return _undetermined(
             "every known hypothesis is contradicted by the evidence; the cause is none that the playbooks know",
@@ -129,8 +126,11 @@ def _none_proven(
             (),
             suggestions,
         )
-    names = ", ".join(p.id for p in left)
-    return _undetermined(f"the trials leave {names}, and none is confirmed", evidence, rejected, left, suggestions)
+    if not standing:
+        reason = "no hypothesis that is left could be confirmed; the cause is probably none that the playbooks know"
+        return _undetermined(reason, evidence, rejected, (), suggestions)
+    names = ", ".join(p.id for p in standing)
+    return _undetermined(f"the trials leave {names}, and none is confirmed", evidence, rejected, standing, suggestions)
 
 
 def _failed(playbook: Playbook, evidence: Evidence) -> bool:
