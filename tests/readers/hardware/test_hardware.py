@@ -319,7 +319,9 @@ def test_a_real_gloo_dump_of_two_ranks_is_read(tmp_path):
         assert [read_dump(path).rank for path in files] == [0, 1]
         assert [one.operation for one in read_dump(files[0]).collectives] == ["all_reduce"] * 3
         record = read_hardware(files)
-        assert (record.unreadable, record.events) == ((), ())
+        assert record.unreadable == ()
+        # The last collective may not have been retired yet when the dump was written; that is a note.
+        assert all(event.severity is Severity.NOTE for event in record.events)
 
 
 # -- the package ---
