@@ -200,9 +200,11 @@ def stale_norm(rng: np.random.Generator) -> Record:
     """A gradient norm that was never computed, or repeats an old value."""
     record = healthy(rng)
     assert record.grad_norm is not None
-    record.grad_norm = np.zeros_like(record.grad_norm) if rng.random() < 0.5 else np.repeat(
-        record.grad_norm[:: 10], 10
-    )[: len(record.steps)]
+    record.grad_norm = (
+        np.zeros_like(record.grad_norm)
+        if rng.random() < 0.5
+        else np.repeat(record.grad_norm[::10], 10)[: len(record.steps)]
+    )
     return replace(record, name="stale-norm")
 
 
@@ -329,7 +331,9 @@ def creep(rng: np.random.Generator) -> Record:
     record = healthy(rng, int(rng.integers(500, 2500)))
     n = len(record.steps)
     row = int(n * rng.uniform(0.4, 0.6))
-    rise = max(_size(record, 4.0, 12.0) * record.noise, 0.12)
+    # Above what the learning curve still falls, so that the loss itself turns.
+    fall = max(0.0, float(np.median(np.log(record.loss[row - 20 : row + 20])) - np.median(np.log(record.loss[-40:]))))
+    rise = fall + max(_size(record, 4.0, 12.0) * record.noise, 0.06)
     record.loss *= np.exp(rise * np.clip((np.arange(n) - row) / (n - row), 0.0, 1.0))
     return _done(record, "creep", row, n, rise / record.noise)
 

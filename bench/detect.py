@@ -1,6 +1,6 @@
 """How good is the detector, and the published rules beside it? Precision, recall, onset error and lead on truth.
 
-    python bench/detect.py [--per-family 25] [--real ../shared/real-runs] [--json out.json]
+python bench/detect.py [--per-family 25] [--real ../shared/real-runs] [--json out.json]
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from curves import Record, labelled  # noqa: E402
-from rules import RULES  # noqa: E402
+from curves import Record, labelled
+from rules import RULES
 
-from spike.domain.detect import detect  # noqa: E402
-from spike.domain.signals import GRAD_NORM, LOSS  # noqa: E402
-from spike.readers.metrics import read_signals  # noqa: E402
+from spike.domain.detect import detect
+from spike.readers.metrics import read_signals
 
 SLACK_ROWS = 5
 """An incident counts as found where the answer overlaps the truth, give or take this many rows."""
@@ -160,7 +159,8 @@ def main() -> None:
     for line in real_runs(arguments.real):
         print(line)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"records": len(records), "rows_per_s": rows / seconds, **answer}, indent=2))
+        numbers = {"records": len(records), "rows_per_s": rows / seconds, **answer}
+        arguments.json.write_text(json.dumps(numbers, indent=2))
 
 
 if __name__ == "__main__":

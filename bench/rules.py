@@ -16,7 +16,11 @@ def megatron(steps: np.ndarray, loss: np.ndarray, grad_norm: np.ndarray | None) 
     del grad_norm
     first = loss[:100][np.isfinite(loss[:100])]
     limit = 10.0 * float(first.max()) if first.size else math.inf
-    return [int(s) for i, (s, v) in enumerate(zip(steps, loss, strict=True)) if not math.isfinite(v) or (i >= 100 and v >= limit)]
+    return [
+        int(step)
+        for row, (step, value) in enumerate(zip(steps, loss, strict=True))
+        if not math.isfinite(value) or (row >= 100 and value >= limit)
+    ]
 
 
 def llm_foundry(steps: np.ndarray, loss: np.ndarray, grad_norm: np.ndarray | None) -> list[int]:

@@ -99,7 +99,8 @@ def _stands_alone(evidence: Evidence, constants: Constants) -> bool:
         return False
     if evidence.is_settled or (evidence.is_open and evidence.num_rows > 8):
         return evidence.effect >= constants.lone_grad_shift
-    return evidence.effect >= constants.lone_grad_norm and evidence.sigmas > 1.3 * constants.min_sigmas
+    enough = (1.5 * constants.max_sigmas) if evidence.num_rows <= 2 else (1.3 * constants.min_sigmas)
+    return evidence.effect >= constants.lone_grad_norm and evidence.sigmas > enough
 
 
 def _steps_between(scene: Scene, first: int, last: int) -> list[int]:

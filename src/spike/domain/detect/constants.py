@@ -20,12 +20,12 @@ class Constants:
     """Healthy prediction errors behind the tail estimate, which decides how rare a row is for this very run."""
     ready_rows: int = 12
     """Fewer healthy rows than this cannot tell noise; only priors and non-finite values speak before."""
-    false_alarms: float = 0.1
+    false_alarms: float = 0.02
     """Rows per thousand healthy ones that the tail estimate may let through, per signal and direction."""
-    max_sigmas: float = 10.0
+    max_sigmas: float = 9.0
     """One row beyond this many scales always counts: no batch is that hard in a run that is otherwise calm."""
-    min_sigmas: float = 5.5
-    """One row never counts below this many scales, however thin the tail looks: six sigma less rounding."""
+    min_sigmas: float = 6.0
+    """One row never counts below this many scales, however thin the tail looks: six sigma, as OLMo has it."""
     accept_sigmas: float = 4.0
     """Rows beyond this never enter the baseline (one in 16,000 of a normal noise)."""
     onset_sigmas: float = 3.0
@@ -40,8 +40,10 @@ class Constants:
     """A departure is cut here at the latest, so that a changed run gets a new baseline."""
     cusum_slack: float = 1.0
     """Scales subtracted from each row before adding up; small lasting shifts must exceed it to count."""
-    cusum_limit: float = 9.0
-    """Sum at which a lasting shift counts: about once in 60 million rows of a normal noise at slack 1."""
+    cusum_limit: float = 8.0
+    """Sum at which a lasting shift counts: about once in nine million rows of a normal noise at slack 1."""
+    cusum_hold: float = 3.0
+    """From this sum on rows wait outside the baseline until the sum has decided, so that a shift is not absorbed."""
     cusum_cap: float = 5.0
     """A single row adds at most this much, so that one hard batch cannot fill the sum."""
     loss_prior: float = 0.08
@@ -66,9 +68,9 @@ class Constants:
     """... provided that it is this many standard errors above."""
     trend_rows: int = 256
     """Rows before the onset that the recovery is compared with."""
-    drift_sigmas: float = 8.0
+    drift_sigmas: float = 6.0
     """Standard errors by which a block level must exceed the best earlier one to be a slow drift."""
-    drift_rise: float = 0.03
+    drift_rise: float = 0.02
     """... and the relative rise it must have reached."""
     skipped_run: int = 4
     """Consecutive skipped steps that are no scaler at work any more: a scale one power of 16 too high."""

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
-from spike.domain.detect.baseline import Baseline, Forecast
+from spike.domain.detect.baseline import Baseline, Forecast, coordinate
 from spike.domain.detect.constants import Constants
 from spike.domain.detect.tail import Tail
 from spike.domain.detect.track import Track
 
 UP, DOWN = 1, -1
+
+SHORT_ROWS = 2
+"""A departure this short is judged by the tail alone; a longer one is a state of the run."""
+
+MEMORY_WEIGHT = 0.02
+"""Weight of the newest pair: an average over about fifty."""
+
+MEMORY_MARGIN = 0.08
+"""Half the standard error of such an average, subtracted so that independent errors look so."""
+
+MOST_WAITING = 16
+"""Rows held under suspicion at most: a sum that has not decided by then never will."""
+
+JUMP_SHARE = 0.75
+"""A jump has gone this share of its way within two rows; learning takes longer."""
+
+BEFORE_ROWS = 8
+"""Rows whose median says where the loss just was."""
+
+ABOVE_SIGMAS = 1.5
+"""A slow rise must be this far above that level: more than the level's own error."""
+
+LOW_ROWS = 3
+"""Rows that must stay low behind a downward jump."""
 
 MANY_ROWS = 200
 """From this many rows on, the upper hundredth of the run's errors says what is usual."""
@@ -42,6 +67,28 @@ class Departure:
     """Anomalous rows between onset and last."""
 
 
+class Memory:
+    """How much one row's error tells about the next: batches in an order, not independent draws."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._square = 1.0
+        self._product = 0.0
+
+    def add(self, z: float) -> None:
+        """Take in one standardised error; far ones count no more than three."""
+        z = max(-3.0, min(3.0, z))
+        self._square += MEMORY_WEIGHT * (z * z - self._square)
+        self._product += MEMORY_WEIGHT * (z * self._last - self._product)
+        self._last = z
+
+    def inflation(self) -> float:
+        """By how much the spread of a sum exceeds that of independent errors, for a first-order memory."""
+        rho = self._product / self._square if self._square > 0 else 0.0
+        rho = min(0.8, max(0.0, rho - MEMORY_MARGIN) * 1.2)
+        return math.sqrt((1.0 + rho) / (1.0 - rho))
+
+
 class Watch:
     """The state of one pass: baseline, tails, running sums."""
 
@@ -52,9 +99,30 @@ class Watch:
         self.tails = {UP: Tail(constants.tail_rows), DOWN: Tail(constants.tail_rows)}
         self.sums = {UP: 0.0, DOWN: 0.0}
         self.highest = -math.inf
-        self.recent: list[tuple[int, float]] = []
+        self.recent: deque[tuple[int, float]] = deque(maxlen=constants.window_rows)
         """(row, z) of the rows since the last departure, newest last."""
         self.hard: list[int] = []
+        self.waiting: list[tuple[int, float, float, float]] = []
+        """(row, y, error, z) of rows that a running sum still holds under suspicion."""
+        self.memory = Memory()
+        self.healthy: list[float] = []
+        """z of every row that was judged healthy."""
+
+    def let_in(self) -> None:
+        """Take the rows that waited into the baseline."""
+        for row, y, error, z in self.waiting:
+            self.baseline.accept(row, y, error)
+            self.memory.add(z)
+        self.waiting.clear()
+
+    def begin_again(self, first: int, last: int) -> None:
+        """Start the baseline anew on these rows: the trend has changed, and nothing is wrong."""
+        rows = [(row, self.track.y[row]) for row in range(max(0, first), last + 1)]
+        known = self.baseline.num_accepted
+        self.baseline.restart([(row, y) for row, y in rows if math.isfinite(y)])
+        self.baseline.num_accepted = max(known, self.constants.ready_rows)
+        self.sums = {UP: 0.0, DOWN: 0.0}
+        self.recent.clear()
 
     def threshold(self, direction: int) -> float:
         """Scales beyond which one row counts, for this run's own tail and this little evidence."""
@@ -89,12 +157,79 @@ def departures(track: Track, constants: Constants) -> Pass:
             row += 1
             continue
         direction = _crossing(watch, row, y)
-        if direction == 0:
+        if direction == 0 or (_is_learning(watch, row) if direction == DOWN else _is_flattening(watch, row)):
             row += 1
             continue
         departure, row = _follow(watch, row, direction)
         found.append(departure)
-    return Pass(tuple(found), tuple(watch.hard))
+    kept, hard = _rare(watch, found)
+    return Pass(tuple(kept), tuple(sorted((*watch.hard, *hard))))
+
+
+def _rare(watch: Watch, found: list[Departure]) -> tuple[list[Departure], list[int]]:
+    """Judge short departures again by the tail of the whole record: what recurs later was this run's noise."""
+    c = watch.constants
+    short = [d for d in found if d.num_rows <= SHORT_ROWS and not d.is_open and d.direction == UP]
+    if not short or len(watch.healthy) < MANY_ROWS:
+        return found, []
+    common: list[Departure] = []
+    for departure in short:
+        others = [d.sigmas for d in short if d is not departure]
+        tail = Tail(len(watch.healthy) + len(others))
+        tail.fill([*watch.healthy, *others])
+        limit = min(c.max_sigmas, max(c.min_sigmas, tail.threshold(c.false_alarms)))
+        if departure.sigmas < limit:
+            common.append(departure)
+    return [d for d in found if d not in common], [d.peak for d in common]
+
+
+def _is_learning(watch: Watch, row: int) -> bool:
+    """Whether a downward crossing is no jump: a run that learns faster, or one low row.
+
+    A low row is passed over; for faster learning the baseline starts again on the newest rows.
+    """
+    track = watch.track
+    watch.let_in()
+    onset = _first_departure(watch, row, DOWN)
+    forecast = watch.baseline.forecast(row)
+    limit = watch.threshold(DOWN) * forecast.scale
+    ahead = [y for y in track.y[row + 1 : row + 1 + LOW_ROWS] if not math.isnan(y)]
+    is_low = forecast.centre - track.y[row] > limit
+    if math.isinf(track.y[row]) or _is_jump(watch, onset, row, forecast):
+        return False
+    if is_low and not all(forecast.centre - y > 0.5 * limit for y in ahead):
+        watch.sums[DOWN] = 0.0
+        watch.baseline.note_error(track.y[row] - forecast.centre)
+        return True
+    watch.begin_again(min(onset, row - 3), row)
+    return True
+
+
+def _is_flattening(watch: Watch, row: int) -> bool:
+    """Whether a slow upward crossing is only a fall that slows down: no row is above where the loss just was."""
+    track = watch.track
+    forecast = watch.baseline.forecast(row)
+    if track.y[row] - forecast.centre > watch.threshold(UP) * forecast.scale or not forecast.is_ready:
+        return False
+    watch.let_in()
+    onset = _first_departure(watch, row, UP)
+    before = sorted(y for y in track.y[max(0, onset - BEFORE_ROWS) : onset] if math.isfinite(y))
+    since = sorted(y for y in track.y[onset : row + 1] if math.isfinite(y))
+    if not before or since[len(since) // 2] > before[len(before) // 2] + ABOVE_SIGMAS * forecast.scale:
+        return False
+    watch.begin_again(min(onset, row - 3), row)
+    return True
+
+
+def _is_jump(watch: Watch, onset: int, row: int, forecast: Forecast) -> bool:
+    """Whether the loss fell at once to a level that it keeps: the first low rows are as low as the ones that follow."""
+    y = watch.track.y
+    first = [forecast.centre - v for v in y[onset : onset + 2] if math.isfinite(v)]
+    later = sorted(forecast.centre - v for v in y[row : row + 8] if math.isfinite(v))
+    if not first or len(later) < LOW_ROWS:
+        return False
+    level = later[len(later) // 2]
+    return level > watch.constants.accept_sigmas * forecast.scale and max(first) > JUMP_SHARE * level
 
 
 def _crossing(watch: Watch, row: int, y: float) -> int:
@@ -107,22 +242,26 @@ def _crossing(watch: Watch, row: int, y: float) -> int:
     z = error / forecast.scale
     for direction in (UP, DOWN):
         away = direction * z
+        if away < 0 and watch.sums[direction] == 0.0:
+            continue
         limit = watch.threshold(direction)
         # In units in which this run's rare row is at min_sigmas, so that a heavy tail does not add up either.
-        added = min(away * c.min_sigmas / limit, c.cusum_cap) - c.cusum_slack
+        added = min(away * c.min_sigmas / limit, c.cusum_cap) / watch.memory.inflation() - c.cusum_slack
         watch.sums[direction] = max(0.0, watch.sums[direction] + added)
         if away > limit or watch.sums[direction] > c.cusum_limit:
             return direction
     if z > c.min_sigmas and forecast.is_ready:
         watch.hard.append(row)
+    watch.healthy.append(z)
     watch.recent.append((row, z))
-    del watch.recent[: -c.window_rows]
     for direction in (UP, DOWN):
         watch.tails[direction].add(direction * z)
     if abs(z) < c.accept_sigmas:
-        watch.baseline.accept(row, y, error)
+        watch.waiting.append((row, y, error, z))
     elif forecast.is_ready:
         watch.baseline.note_error(error)
+    if max(watch.sums.values()) < c.cusum_hold or len(watch.waiting) > MOST_WAITING:
+        watch.let_in()
     watch.highest = max(watch.highest, y)
     return 0
 
@@ -144,6 +283,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
     """The whole departure around a crossing, and the row at which judging goes on."""
     c, track = watch.constants, watch.track
     onset = _first_departure(watch, crossing, direction)
+    watch.let_in()
     is_ready = watch.baseline.num_accepted >= c.ready_rows
     taken_back = sum(1 for row, z in watch.recent if row >= onset and (is_ready or abs(z) < c.accept_sigmas))
     watch.baseline.forget_from(onset, taken_back)
@@ -153,12 +293,13 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
     quiet: list[tuple[int, float]] = []
     row = onset
     settled = False
+    settle_rows = c.settle_rows if direction == UP else c.ready_rows
     while row < len(track):
         y = track.y[row]
         if math.isnan(y):
             row += 1
             continue
-        z = direction * (y - _centre(watch, forecast, onset, row)) / forecast.scale
+        z = direction * (y - _centre(forecast, onset, row)) / forecast.scale
         if z < c.onset_sigmas:
             quiet.append((row, y))
             if len(quiet) >= c.quiet_rows:
@@ -166,7 +307,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
         else:
             quiet.clear()
             away.append((row, z))
-            settled = _has_settled(watch, away, row - onset + 1)
+            settled = _has_settled(away, row - onset + 1, settle_rows)
             if settled or row - onset + 1 >= c.longest_rows:
                 break
         row += 1
@@ -193,19 +334,20 @@ def _first_departure(watch: Watch, crossing: int, direction: int) -> int:
     return onset
 
 
-def _centre(watch: Watch, forecast: Forecast, onset: int, row: int) -> float:
-    """The frozen trend: it goes on for half a window and then stays."""
-    reach = min(row, onset + watch.constants.window_rows // 2)
-    return forecast.centre + forecast.slope * (math.log1p(reach) - math.log1p(onset))
+def _centre(forecast: Forecast, onset: int, row: int) -> float:
+    """The frozen trend: it goes on for as long as it may be believed, ever more slowly, and then stays."""
+    ahead = coordinate(row) - coordinate(onset)
+    if forecast.reach <= 0 or ahead <= 0:
+        return forecast.centre
+    return forecast.centre + forecast.slope * forecast.reach * (1.0 - math.exp(-ahead / forecast.reach))
 
 
-def _has_settled(watch: Watch, away: list[tuple[int, float]], length: int) -> bool:
+def _has_settled(away: list[tuple[int, float]], length: int, settle_rows: int) -> bool:
     """Whether the last rows of a long departure stand still: their halves agree within the noise."""
-    c = watch.constants
-    if length < c.settle_rows or len(away) < c.settle_rows // 2:
+    if length < settle_rows or len(away) < settle_rows // 2:
         return False
-    last = sorted(z for _, z in away[-c.settle_rows // 2 :])
-    half = c.settle_rows // 4
+    last = sorted(z for _, z in away[-settle_rows // 2 :])
+    half = settle_rows // 4
     older = sorted(z for _, z in away[-2 * half : -half])[half // 2]
     newer = sorted(z for _, z in away[-half:])[half // 2]
     spread = last[int(0.84 * len(last))] - last[int(0.16 * len(last))]

@@ -22,7 +22,7 @@ class Evidence:
     is_settled: bool
     num_rows: int
     is_abrupt: bool = True
-    """It got most of the way within two rows."""
+    """It got most of the way within its first rows."""
     may_raise: bool = True
     """It is enough for an incident on its own; otherwise it only takes part in one."""
     hints: tuple[str, ...] = ()
@@ -49,7 +49,8 @@ class Evidence:
 
 def of_departure(track: Track, departure: Departure, kind: Kind, *, may_raise: bool = True) -> Evidence:
     """A departure of a track as evidence."""
-    early = [track.y[row] for row in range(departure.onset, min(departure.onset + 2, len(track)))]
+    # The walk back may have taken two noisy rows with it, so the jump is looked for in the first four.
+    early = [track.y[row] for row in range(departure.onset, min(departure.onset + 4, len(track)))]
     reached = max((departure.direction * (y - departure.centre) for y in early), default=0.0)
     signature = Signature(
         signal=track.name,

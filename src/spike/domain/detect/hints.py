@@ -81,6 +81,22 @@ def find_lr_jump(lr: Series | None, onset: int) -> tuple[int, float, float] | No
     return best
 
 
+LOWERED_BY = 1.5
+"""A step of a schedule divides the learning rate by at least this."""
+
+LOWERED_ROWS = 40
+"""The loss answers such a step within this many rows."""
+
+
+def lowered_rate(lr: Series | None, onset: int) -> int | None:
+    """The step of the last sudden reduction of the learning rate shortly before `onset`, or None."""
+    if lr is None or lr.steps.size < 2:
+        return None
+    rows = [i for i in range(1, lr.steps.size) if int(lr.steps[i - 1]) <= onset][-LOWERED_ROWS:]
+    found = [i for i in rows if 0 < lr.values[i] * LOWERED_BY <= lr.values[i - 1]]
+    return int(lr.steps[found[-1]]) if found else None
+
+
 def _change(before: float, after: float) -> float:
     if before == after:
         return 0.0

@@ -14,10 +14,11 @@ from spike.domain.detect.departures import DOWN, UP, Departure, departures
 from spike.domain.detect.drift import find_drift
 from spike.domain.detect.evidence import Evidence, of_departure
 from spike.domain.detect.frozen import find_frozen
-from spike.domain.detect.hints import find_lr_jump
+from spike.domain.detect.hints import lowered_rate
 from spike.domain.detect.nonfinite import find_nonfinite
 from spike.domain.detect.scaler import find_collapse
-from spike.domain.detect.shape import of_loss, returns
+from spike.domain.detect.season import without_season
+from spike.domain.detect.shape import continues, of_loss, returns, risen_further
 from spike.domain.detect.track import Track, is_stale, track
 from spike.domain.incident import Incident, Kind, Notice
 from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, UPDATE_NORM, Series
@@ -98,12 +99,12 @@ def _norm_kind(departure: Departure) -> Kind:
 def _loss_evidence(
     loss: Track, series: dict[str, Series], constants: Constants, notices: list[Notice]
 ) -> list[Evidence]:
-    passed = departures(loss, constants)
-    found = _unreturned(loss, list(passed.departures))
     rows = benign.period(loss, constants)
     if rows is not None:
         notices.append(benign.periodic(loss, rows))
-        found = [d for d in found if not _is_in_phase(loss, d, rows)]
+        loss = without_season(loss, rows)
+    passed = departures(loss, constants)
+    found = _joined(loss, list(passed.departures), constants)
     kept: list[Evidence] = []
     for departure in found:
         evidence = of_loss(loss, departure, constants)
@@ -116,40 +117,29 @@ def _loss_evidence(
             notices.append(Notice(why[0], (evidence.onset,), why[1]))
     if passed.hard_rows:
         notices.append(benign.hard_batches(loss.steps[row] for row in passed.hard_rows))
-    lasting = any(d.is_open or d.is_settled for d in found)
-    taken = [(d.onset, d.last) for d in found]
+    lasting = any((e.is_open or e.is_settled) and e.signature.direction == UP for e in kept)
+    taken = [(d.onset, d.last) for d in found if not (d.is_open or d.is_settled)]
     return kept if lasting or len(loss) < SHORTEST else [*kept, *find_drift(loss, taken, constants)]
 
 
-def _unreturned(loss: Track, found: list[Departure]) -> list[Departure]:
-    """Join a rise that had settled with the drop that ended it: one long departure that came back."""
+def _joined(loss: Track, found: list[Departure], constants: Constants) -> list[Departure]:
+    """Join a rise that had settled with the drop that ended it, or with the next rise that went on from there."""
     kept: list[Departure] = []
     for departure in found:
         if kept and returns(loss, kept[-1], departure):
             risen = kept.pop()
             departure = replace(risen, last=max(risen.last, departure.onset - 1), is_settled=False)
+        elif kept and continues(kept[-1], departure, constants.settle_rows):
+            departure = risen_further(kept.pop(), departure)
         kept.append(departure)
     return kept
 
 
-def _is_in_phase(loss: Track, departure: Departure, rows: int) -> bool:
-    """Whether the rows one, two and three periods away are as high: the departure belongs to the swing."""
-    if departure.num_rows > rows:
-        return False
-    mates = [departure.peak + k * rows for k in (-3, -2, -1, 1, 2, 3)]
-    high = [
-        departure.direction * (loss.y[row] - departure.centre) > 0.5 * departure.effect
-        for row in mates
-        if 0 <= row < len(loss) and math.isfinite(loss.y[row])
-    ]
-    return sum(high) >= 2
-
-
 def _benign_drop(evidence: Evidence, series: dict[str, Series]) -> tuple[str, str] | None:
     onset = evidence.onset
-    jump = find_lr_jump(series.get(LEARNING_RATE), onset)
-    if jump is not None and jump[2] < jump[1]:
-        return "learning-rate-step", f"the loss falls where the learning rate steps down at step {jump[0]}"
+    lowered = lowered_rate(series.get(LEARNING_RATE), onset)
+    if lowered is not None:
+        return "learning-rate-step", f"the loss falls where the learning rate steps down at step {lowered}"
     epoch = series.get("epoch")
     if epoch is not None and evidence.effect < 0.7 and _new_epoch(epoch, onset):
         return "epoch-boundary", "the loss falls where a new epoch begins: the data was seen before"

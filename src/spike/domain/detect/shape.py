@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from spike.domain.detect.constants import Constants
 from spike.domain.detect.departures import DOWN, UP, Departure
@@ -37,6 +38,8 @@ def _upward(track: Track, departure: Departure, constants: Constants) -> Evidenc
 
 
 def _is_big_enough(track: Track, departure: Departure, constants: Constants) -> bool:
+    if departure.num_rows == 1 and departure.onset < constants.ready_rows and departure.effect < DEEP_DROP:
+        return False  # one row against an assumed noise
     if departure.num_rows <= FEW_ROWS:
         return departure.effect >= constants.min_jump
     return _level(track, departure) >= constants.min_shift
@@ -90,4 +93,30 @@ def returns(track: Track, risen: Departure, fallen: Departure) -> bool:
         and fallen.direction == DOWN
         and risen.is_settled
         and fallen.centre - fallen.effect < risen.centre + CAME_DOWN * last_level(track, risen)
+    )
+
+
+def continues(risen: Departure, next_one: Departure, rows: int) -> bool:
+    """Whether a rise goes on from the level at which the one before it had settled."""
+    return (
+        risen.direction == UP
+        and next_one.direction == UP
+        and risen.is_settled
+        and (next_one.is_settled or next_one.is_open)
+        and next_one.onset - risen.last <= rows
+    )
+
+
+def risen_further(risen: Departure, next_one: Departure) -> Departure:
+    """Two rises as one, measured from the first one's baseline."""
+    effect = max(risen.effect, next_one.centre + next_one.effect - risen.centre)
+    return replace(
+        risen,
+        peak=next_one.peak if effect > risen.effect else risen.peak,
+        last=next_one.last,
+        effect=effect,
+        sigmas=effect / risen.scale,
+        is_open=next_one.is_open,
+        is_settled=next_one.is_settled,
+        num_rows=risen.num_rows + next_one.num_rows,
     )

@@ -53,6 +53,12 @@ class Tail:
         self._order.append(z)
         insort(self._sorted, z)
 
+    def fill(self, values: list[float]) -> None:
+        """Remember many at once; the newest stay where they are more than the capacity."""
+        self._order = deque(values[-self._capacity :])
+        self._sorted = sorted(self._order)
+        self._adds += REFIT_ROWS
+
     def quantile(self, share: float) -> float:
         """The value below which this share of the errors lies; 0 where there are none."""
         if not self._sorted:
