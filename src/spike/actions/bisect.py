@@ -40,11 +40,21 @@ class Search:
         )
 
     def learn(self, *facts: Fact) -> None:
-        """Add facts; a measured one is never replaced by an unmeasured one."""
+        """Add facts. A measured one is never replaced by an unmeasured one, and a trial's by a file's neither.
+
+        Where two sources disagree on whether something was changed, "yes" stays: it keeps hypotheses alive, and a
+        trial decides.
+        """
         for fact in facts:
             known = self.facts.get(fact.name)
-            if known is None or known.value == NOT_MEASURED or fact.value != NOT_MEASURED:
+            is_known = known is not None and known.value != NOT_MEASURED
+            stays = fact.value == NOT_MEASURED or (fact.name.endswith(".changed") and self.value(fact.name) == "yes")
+            if not (is_known and stays):
                 self.facts[fact.name] = fact
+
+    def value(self, fact: str) -> str:
+        """The fact's value; "" where it is not known at all."""
+        return self.facts[fact].value if fact in self.facts else ""
 
     @property
     def num_trials(self) -> int:

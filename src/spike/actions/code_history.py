@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from spike.actions.bench import Unavailable
 from spike.actions.investigation import Investigation
+from spike.domain.errors import InputUnreadable
 from spike.domain.measured import NotMeasured
 from spike.domain.source import CommitFacts
-from spike.readers.source_tree import history, read_source
+from spike.readers.source_tree import file_at, history, read_source
 
 HISTORY_COMMITS = 200
 
@@ -31,19 +34,53 @@ class CodeHistory:
 def code_history(investigation: Investigation) -> CodeHistory | NotMeasured:
     """The history, from commit times against the checkpoint's modification time.
 
-    Commit times are what the committer's clock said; a trial at the earlier commit is what decides.
+    Commit times are what the committer's clock said, and a copied run has the times of the copy; a trial at the
+    earlier commit is what decides. Where times cannot tell, the oldest commit that has the launched script is taken
+    for the earlier code, and the bisection between them finds the one that matters.
     """
-    directory = investigation.run.code or investigation.run.directory
-    state = read_source(Path(directory))
+    directory = Path(investigation.run.code or investigation.run.directory)
+    state = read_source(directory)
     if isinstance(state, NotMeasured):
         return state
-    commits = history(Path(directory), HISTORY_COMMITS)
-    original = Path(investigation.last_good.original)
-    pinned = investigation.pinned_path(investigation.last_good)
-    written = (original if original.exists() else pinned).stat().st_mtime
-    after = tuple(c for c in commits if c.time > written)
-    before = next((c for c in commits if c.time <= written), None)
-    return CodeHistory(directory, state.commit, after, before, bool(state.patch))
+    commits = history(directory, HISTORY_COMMITS)
+    written = _written(investigation)
+    # Commit times are whole seconds: one made in the second of the checkpoint may be younger.
+    after = tuple(c for c in commits if written is not None and c.time >= int(written))
+    before = next((c for c in commits if written is not None and c.time < int(written)), None)
+    if written is None or (not after and _checked(investigation) == "yes"):
+        reachable = commits[: _first_with_script(investigation, directory, commits) + 1]
+        after, before = reachable[:-1], reachable[-1] if len(reachable) > 1 else None
+    return CodeHistory(str(directory), state.commit, after, before, bool(state.patch))
+
+
+def _written(investigation: Investigation) -> float | None:
+    """When the last good checkpoint was written, or None where the times are those of a copy."""
+    facts = investigation.case.facts
+    pins = [p for p in (facts.last_good, *facts.earlier, *facts.suspect) if p is not None]
+    times = {p.step: Path(p.original).stat().st_mtime for p in pins if Path(p.original).exists()}
+    ordered = [times[step] for step in sorted(times)]
+    if any(a >= b for a, b in pairwise(ordered)):
+        return None
+    return times.get(investigation.last_good.step)
+
+
+def _checked(investigation: Investigation) -> str:
+    fact = investigation.checks.fact("code.changed") if investigation.checks is not None else None
+    return fact.value if fact is not None else ""
+
+
+def _first_with_script(investigation: Investigation, directory: Path, commits: Sequence[CommitFacts]) -> int:
+    """Position of the oldest commit (newest first) that holds every script the launch command names."""
+    scripts = [word for word in investigation.run.launch.split() if word.endswith(".py") and not word.startswith("/")]
+    found = 0
+    for position, commit in enumerate(commits):
+        try:
+            for script in scripts:
+                file_at(directory, commit.commit, script)
+        except (InputUnreadable, ValueError):
+            break
+        found = position
+    return found
 
 
 def earlier_commit(investigation: Investigation) -> str:
@@ -52,7 +89,7 @@ def earlier_commit(investigation: Investigation) -> str:
     if isinstance(found, NotMeasured):
         raise Unavailable(found.not_measured)
     if found.before is None:
-        raise Unavailable("every known commit is younger than the last good checkpoint")
+        raise Unavailable("no commit is known that the last good checkpoint could have been written with")
     if not found.after and not found.is_patched:
         raise Unavailable("the code was not changed since the last good checkpoint was written")
     return found.before.commit

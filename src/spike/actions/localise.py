@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
+
 from spike.actions.bench import Bench
-from spike.actions.code_history import code_history
+from spike.actions.code_history import HISTORY_COMMITS, code_history
 from spike.actions.experiments import pair_batches
 from spike.domain.eliminate import Evidence
+from spike.domain.errors import InputUnreadable
 from spike.domain.facts import NOT_MEASURED
 from spike.domain.measured import NotMeasured, measured
 from spike.domain.playbook import Locality, Playbook
@@ -20,6 +23,7 @@ from spike.domain.trace import CapturedBatch
 from spike.domain.trial import Factor, Intervention, OutcomeKind, TrialSpec
 from spike.domain.verdict import Finding, Place, Strength
 from spike.readers.batch_file import integer_rows
+from spike.readers.source_tree import file_at, history
 
 MAX_SAMPLE_TRIALS = 10
 MAX_COMMIT_TRIALS = 8
@@ -199,10 +203,10 @@ def _commit(bench: Bench, evidence: Evidence, located: Located) -> Located:
     """The first commit whose code shows the incident, by bisection over those after the last good checkpoint."""
     if evidence.decided("other-commit") is not OutcomeKind.ABSENT:
         return located
-    history = code_history(bench.investigation)
-    if isinstance(history, NotMeasured) or not history.after:
+    found = code_history(bench.investigation)
+    if isinstance(found, NotMeasured) or not found.after:
         return located
-    commits = list(reversed(history.after))  # oldest first; the code before them is known to be good
+    commits = list(reversed(found.after))  # oldest first; the code before them is known to be good
     low, high = 0, len(commits) - 1
     trials: list[str] = []
     while low < high and len(trials) < MAX_COMMIT_TRIALS:
@@ -247,11 +251,35 @@ def _checkpoint(bench: Bench, _evidence: Evidence, located: Located) -> Located:
 
 
 def _config_key(bench: Bench, _evidence: Evidence, located: Located) -> Located:
-    checks = bench.investigation.checks
-    fact = checks.fact("config.changed") if checks is not None else None
-    if fact is None or fact.value != "yes" or not fact.where.key:
+    """The setting that the culprit commit changed or dropped, where that is a single one."""
+    place = located.place
+    if not place.commit or not place.file.endswith((".yaml", ".yml", ".json")):
         return located
-    return replace(located, place=replace(located.place, key=fact.where.key))
+    directory = Path(bench.investigation.run.code or bench.investigation.run.directory)
+    commits = [c.commit for c in history(directory, HISTORY_COMMITS)]
+    if place.commit not in commits[:-1]:
+        return located
+    parent = commits[commits.index(place.commit) + 1]
+    try:
+        before, after = (
+            flattened(yaml.safe_load(file_at(directory, commit, place.file))) for commit in (parent, place.commit)
+        )
+    except (InputUnreadable, yaml.YAMLError):
+        return located
+    changed = [key for key, value in before.items() if after.get(key) != value]
+    added = [key for key in after if key not in before]
+    keys = changed or added
+    return replace(located, place=replace(place, key=keys[0])) if len(keys) == 1 else located
+
+
+def flattened(value: object, prefix: str = "") -> dict[str, object]:
+    """Nested settings by dotted key."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    found: dict[str, object] = {}
+    for key, item in value.items():
+        found |= flattened(item, f"{prefix}.{key}" if prefix else str(key))
+    return found
 
 
 _LOCALISERS: dict[Locality, Callable[[Bench, Evidence, Located], Located]] = {

@@ -67,6 +67,9 @@ def perform(investigation: Investigation, spec: TrialSpec) -> Performed:
     )
     stored = replace(run, traces=(), batches=())
     investigation.case.write_json(f"trials/{numbered.id}/run.json", to_payload(stored, schema=RUN_SCHEMA))
+    if run.ended == "interrupted":
+        # The lab has ended its processes and cleaned up; the command ends here, and goes on when typed again.
+        raise KeyboardInterrupt
     return Performed(run, _signals(investigation, run))
 
 
@@ -238,8 +241,6 @@ def untestable(run: TrialRun) -> str:
             return f"the launch command could not be started{tail}"
         case "time-limit":
             return f"the command was ended after {run.seconds:.0f} s, its time limit (limits.trial_minutes){tail}"
-        case "interrupted":
-            return "the trial was interrupted"
     if not run.traces or not any(t.steps for t in run.traces):
         return f"the command made no optimizer step under the probe (exit {run.exit_code}){tail}"
     reached = min((t.steps[-1].step for t in run.traces if t.steps), default=0)
