@@ -146,7 +146,7 @@ def _show(case: Case, as_json: bool) -> None:
         return
     facts = case.facts
     answer(f"case      {case.path}")
-    answer(f"onset     {facts.incident.onset_step if facts.incident else 'named by the operator, no incident'}")
+    answer(f"onset     step {_onset(case)}{'' if facts.incident else ', named by the operator: no incident there'}")
     for role, pins in (("last good", (facts.last_good,)), ("earlier", facts.earlier), ("suspect", facts.suspect)):
         for pin in pins:
             if pin is not None:
@@ -178,7 +178,8 @@ def _payload(case: Case, manifest: Manifest, warnings: tuple[str, ...], signed: 
         "schema": "spike.freeze/1",
         "case": str(case.path),
         "id": facts.id,
-        "onset_step": facts.incident.onset_step if facts.incident else None,
+        "onset_step": _onset(case),
+        "incident": facts.incident.kind if facts.incident else None,
         "last_good": pin(facts.last_good) if facts.last_good else None,
         "earlier": [pin(p) for p in facts.earlier],
         "suspect": [pin(p) for p in facts.suspect],
