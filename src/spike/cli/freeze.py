@@ -163,6 +163,11 @@ def _show(case: Case, as_json: bool) -> None:
     answer(f"next      {following}")
 
 
+def _onset(case: Case) -> int | None:
+    found = case.read_json("evidence/situation.json")
+    return found["onset_step"] if found else None
+
+
 def _payload(case: Case, manifest: Manifest, warnings: tuple[str, ...], signed: bool, following: str) -> dict[str, Any]:
     facts = case.facts
 
