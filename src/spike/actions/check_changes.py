@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,9 +179,11 @@ def _without_commits(differences: Iterable[Difference]) -> Iterator[Difference]:
 def _committed_config(scene: Scene, code: Sequence[Difference]) -> Iterator[Difference]:
     """Keys that changed in configuration files of commits since the last good checkpoint."""
     directory = Path(scene.run.code or scene.run.directory)
-    for commit in (d for d in code if d.kind is DifferenceKind.COMMIT and d.commit):
+    _, commits, _ = source_of(scene)
+    older = {newer.commit: commit.commit for newer, commit in pairwise(commits)}
+    for commit in (d for d in code if d.kind is DifferenceKind.COMMIT and d.commit in older):
         for name in [f for f in commit.files if _CONFIG_NAME.search(f)][:20]:
-            before = _config_at(directory, f"{commit.commit}^", name)
+            before = _config_at(directory, older[commit.commit], name)
             after = _config_at(directory, commit.commit, name)
             if before is None and after is None:
                 continue

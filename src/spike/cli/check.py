@@ -82,11 +82,12 @@ def _total(run: Run, case: Case | None) -> float | None:
 def _show(report: CheckReport, case: Case | None) -> None:
     from spike.actions.check import WRONG, wrong_facts
     from spike.domain.facts import NOT_MEASURED
+    from spike.report.text import visible
 
     for fact in report.facts:
         mark = "WRONG" if WRONG.get(fact.name) == fact.value else "?" if fact.value == NOT_MEASURED else ""
         question = QUESTIONS.get(fact.name, fact.name)
-        answer(f"{mark:<6} {question:<35} {fact.value:<13} {clean(fact.statement)}{_where(fact)}")
+        answer(f"{mark:<6} {question:<35} {fact.value:<13} {visible(fact.statement)}{_where(fact)}")
     for title, rows in report.tables:
         answer(f"\n{title}")
         for line in _aligned(rows[: MAX_ROWS + 1]):
@@ -100,6 +101,8 @@ def _show(report: CheckReport, case: Case | None) -> None:
 
 
 def _where(fact: Fact) -> str:
+    from spike.report.text import visible
+
     place = fact.where
     parts = [
         f"step {fact.step}" if fact.step is not None else "",
@@ -109,20 +112,17 @@ def _where(fact: Fact) -> str:
         f"commit {place.commit[:10]}" if place.commit else "",
         place.key,
     ]
-    shown = ", ".join(clean(part) for part in parts if part)
+    shown = ", ".join(visible(part) for part in parts if part)
     return f"  [{shown}]" if shown else ""
 
 
-def clean(text: str) -> str:
-    """Text from a file, safe for a terminal: control characters are shown as escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
-
-
 def _aligned(rows: tuple[tuple[str, ...], ...]) -> list[str]:
+    from spike.report.text import visible
+
     if not rows:
         return []
     columns = max(len(row) for row in rows)
-    cells = [[clean(cell) for cell in row] + [""] * (columns - len(row)) for row in rows]
+    cells = [[visible(cell) for cell in row] + [""] * (columns - len(row)) for row in rows]
     widths = [min(48, max(len(row[column]) for row in cells)) for column in range(columns)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 

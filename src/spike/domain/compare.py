@@ -258,7 +258,7 @@ class ValueComparison:
         size = np.abs(new)
         suspect = np.isfinite(old) & ~(size <= self._bound * self._jump)
         if self._facts.role is Role.PARAMETER:
-            suspect |= (size > 0) & (size < np.abs(old) * COLLAPSE)
+            suspect |= np.isfinite(old) & (size > 0) & (size < np.abs(old) * COLLAPSE)
         places = np.flatnonzero(suspect)
         self._num_suspects += len(places)
         for place in places[: max(0, FEW_ELEMENTS + 1 - len(self._flips))]:
