@@ -9,10 +9,11 @@ from typing import Any
 from spike.domain.eliminate import Evidence
 from spike.domain.playbook import Confirmation, Expectation, Playbook
 from spike.domain.runbook import Ran, stand
-from spike.domain.trial import OutcomeKind
+from spike.domain.trial import Factor, Intervention, OutcomeKind
 from spike.domain.verdict import CauseClass, Rejected
 from spike.knowledge.runbook import load_runbook
 from spike.knowledge.shipped import shipped_directory
+from spike.report.phrases import change_words
 from spike.report.terminal import explain_text, labelled, steps_text, table_text, trials_text, verdict_text
 
 HOSTILE = "a\x1b[2J\x07b\u202e[bold red]c[/]"
@@ -111,3 +112,12 @@ def test_the_steps_show_done_next_optional_and_what_is_due_again() -> None:
 
 def test_a_table_without_rows_is_its_header() -> None:
     assert table_text(("a", "b"), [], on_terminal=False).split() == ["a", "b"]
+
+
+def test_a_change_is_told_with_its_steps_and_without_lists_of_files() -> None:
+    donors = tuple(f"{step}:0:0:/cases/x/trials/T001-replay/batches/{step}.pt" for step in range(220, 225))
+    change = Intervention(
+        "mask-samples", Factor.BATCH, (221, 220, 222), (("keep", tuple(range(8, 24))), ("donors", donors))
+    )
+    assert change_words(change) == "mask-samples (steps 220-222, keep=8-23)"
+    assert change_words(None) == "nothing"

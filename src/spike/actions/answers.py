@@ -65,7 +65,7 @@ def read_licence(case: Case) -> tuple[Licence | None, NoiseFloor | None]:
 def read_trials(case: Case) -> tuple[tuple[TrialResult, ...], tuple[tuple[str, str], ...]]:
     """Judged trials, and those without an outcome with the reason.
 
-    A finished repeat has none by design: it measures the noise floor and is not judged.
+    A finished repeat or second baseline has none by design: it measures the noise floor, or others are held against it.
     """
     judged: list[TrialResult] = []
     unjudged: list[tuple[str, str]] = []
@@ -80,6 +80,6 @@ def read_trials(case: Case) -> tuple[tuple[TrialResult, ...], tuple[tuple[str, s
             judged.append(result)
         elif not finished:
             unjudged.append((trial_id, "it was started and has not come to an end"))
-        elif spec.get("role") != "repeat":
+        elif spec.get("role") not in ("repeat", "baseline"):
             unjudged.append((trial_id, "it ran and was not judged"))
     return tuple(judged), tuple(unjudged)

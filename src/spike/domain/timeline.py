@@ -23,6 +23,9 @@ from spike.domain.trial import TrialResult
 READING = frozenset({"report", "status", "verify", "show", "walk"})
 """Commands that look at a case and leave its answer alone; a timeline without them stays the same when they run."""
 
+BOOKKEEPING = "case"
+"""Journal lines about case.yaml itself: the first one opens the case, the others belong to the step around them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -88,11 +91,11 @@ def first_word(command: str) -> str:
 
 
 def acts(journal: Sequence[JournalEntry]) -> tuple[Act, ...]:
-    """What operators did to the case, oldest first, without what only looked at it."""
+    """What operators did to the case, oldest first, without what only looked at it and what only kept the books."""
     return tuple(
         Act(e.time, e.operator, e.command, e.summary, e.exit_code, e.seq)
         for e in journal
-        if first_word(e.command) not in READING
+        if first_word(e.command) not in READING and (e.command != BOOKKEEPING or e.seq == 1)
     )
 
 

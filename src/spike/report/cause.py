@@ -22,8 +22,7 @@ def cause_section(facts: PostmortemFacts) -> Section:
         return Section("cause", "Cause", (paragraph("The causes were not bisected, so there is no verdict."),))
     blocks: list[Block] = [_standing(verdict, facts)]
     blocks += _place_blocks(verdict)
-    if verdict.findings:
-        blocks.append(_finding_table(verdict.findings, facts))
+    blocks += _finding_blocks(verdict, facts)
     blocks += _other_blocks(verdict, facts)
     return Section("cause", "Why this cause and not the others", tuple(blocks))
 
@@ -46,6 +45,17 @@ def _place_blocks(verdict: Verdict) -> Iterator[Block]:
         yield table(("Place", "Where the cause acts"), rows)
     elif verdict.status is not Status.UNDETERMINED:
         yield paragraph("The cause was not narrowed down to a place.")
+
+
+def _finding_blocks(verdict: Verdict, facts: PostmortemFacts) -> Iterator[Block]:
+    """The findings; a plain observation that the table of facts already tells is counted and not repeated."""
+    told = {f.statement for f in facts.facts}
+    shown = tuple(f for f in verdict.findings if f.strength is not Strength.OBSERVED or f.statement not in told)
+    if shown:
+        yield _finding_table(shown, facts)
+    if len(shown) < len(verdict.findings):
+        fit = plural(len(verdict.findings) - len(shown), "observed fact")
+        yield paragraph(f"{fit} besides, in the table of facts above.")
 
 
 def _finding_table(findings: tuple[Finding, ...], facts: PostmortemFacts) -> Block:

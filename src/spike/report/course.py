@@ -9,12 +9,13 @@ from typing import TypeAlias
 from spike.domain.errors import ExitCode
 from spike.domain.incident import Incident
 from spike.domain.measured import NotMeasured
+from spike.domain.signals import LOSS
 from spike.domain.timeline import Act, first_word, last_logged_step, moments, seconds_between
-from spike.report.document import Block, Figure, Section, Words, bullets, code, inline, link, paragraph, table
+from spike.report.document import Block, Figure, Section, Words, bullets, code, fixed, inline, link, paragraph, table
 from spike.report.facts import CASE, JOURNAL, SIGNALS, PostmortemFacts
 from spike.report.phrases import limit_value, signal_words, usual_value
 from spike.report.signal_figure import drawn_series
-from spike.report.sources import prose
+from spike.report.sources import prose, sources
 from spike.report.text import device_hours, duration, name, number, plural, sentence, visible, when
 
 Row: TypeAlias = tuple[Words, Words, Words]
@@ -79,24 +80,33 @@ def timeline_section(facts: PostmortemFacts) -> Section:
 
 
 def _act_rows(facts: PostmortemFacts) -> Iterator[tuple[Words, ...]]:
-    for first, count in _grouped(facts.acts):
-        if count > 1:
-            command, result = "trial", inline(f"{plural(count, 'trial')} judged, each told below.")
-        else:
-            ending = "" if first.exit_code == ExitCode.PASSED else f" ({ending_words(first.exit_code)})"
-            command, result = first.command, inline(prose(first.summary, facts), ending)
+    for group in _grouped(facts.acts):
+        first = group[0]
+        command = "trial" if len(group) > 1 else first.command
+        result = _result_words(group, facts)
         source = code(f"journal:{first.line}", JOURNAL)
-        yield when(first.time), name(first.operator), code(name(command)), result, source
+        yield fixed(when(first.time)), name(first.operator), code(name(command)), result, source
 
 
-def _grouped(done: Sequence[Act]) -> Iterator[tuple[Act, int]]:
-    """Acts with how many follow in a row that judge a trial by the same operator: those are one line."""
+def _result_words(group: Sequence[Act], facts: PostmortemFacts) -> Words:
+    if len(group) == 1:
+        act = group[0]
+        ending = "" if act.exit_code == ExitCode.PASSED else f" ({ending_words(act.exit_code)})"
+        return inline(prose(act.summary, facts), ending)
+    ids = [act.command.split()[-1] for act in group]
+    return inline("judged, each told below: ", sources(ids, facts))
+
+
+def _grouped(done: Sequence[Act]) -> Iterator[tuple[Act, ...]]:
+    """Acts, with trials that one operator judged in a row together; a trial that is judged again is not repeated."""
+    judged: set[str] = set()
     for (is_trial, _who), group in groupby(done, key=lambda a: (first_word(a.command) == "trial", a.operator)):
-        acts = list(group)
-        if is_trial:
-            yield acts[0], len(acts)
-        else:
-            yield from ((act, 1) for act in acts)
+        acts = [act for act in group if not is_trial or act.command not in judged]
+        judged |= {act.command for act in acts if is_trial}
+        if is_trial and acts:
+            yield tuple(acts)
+        elif not is_trial:
+            yield from ((act,) for act in acts)
 
 
 def ending_words(exit_code: int) -> str:
@@ -141,10 +151,13 @@ FIGURE_WORDS = "The record around the onset. Grey band: from the usual value to 
 
 
 def _lead_words(incident: Incident) -> str:
-    first = signal_words(incident.first_signal)
-    if incident.lead_steps > 0:
-        return f"{first[0].upper()}{first[1:]} led the peak of the loss by {plural(incident.lead_steps, 'step')}."
-    return f"{first[0].upper()}{first[1:]} moved first, with no lead over the peak of the loss."
+    first, lead = signal_words(incident.first_signal), incident.lead_steps
+    if incident.first_signal == LOSS:
+        peak = f"peaked {plural(lead, 'step')} later" if lead > 0 else "peaked at once"
+        return f"The loss itself moved first and {peak}: no other signal gave a warning."
+    if lead > 0:
+        return f"{first[0].upper()}{first[1:]} led the peak of the loss by {plural(lead, 'step')}."
+    return f"{first[0].upper()}{first[1:]} moved first, without a lead over the loss."
 
 
 def _lag_words(facts: PostmortemFacts) -> str:

@@ -29,7 +29,7 @@ class Span:
 
     text: str
     kind: str = "text"
-    """"text", "strong", "code" or "badge"."""
+    """"text", "strong", "code", "badge", or "fixed" for text that stays on one line."""
     href: str = ""
     """Percent-encoded path relative to the case; "" for none."""
     tone: Tone = Tone.QUIET
@@ -141,6 +141,11 @@ def code(text: str, path: str = "") -> Span:
 def badge(text: str, tone: Tone) -> Span:
     """A word that stands for a state."""
     return Span(text, "badge", "", tone)
+
+
+def fixed(text: str) -> Span:
+    """Text that must not be broken over two lines: a time."""
+    return Span(text, "fixed")
 
 
 def link(text: str, path: str) -> Span:

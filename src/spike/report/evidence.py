@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 from spike.domain.facts import NOT_MEASURED
 from spike.report.document import Block, Section, Words, bullets, code, inline, link, paragraph, table
-from spike.report.facts import MANIFEST, EvidenceRow, PostmortemFacts
+from spike.report.facts import CHECKS, MANIFEST, EvidenceRow, PostmortemFacts
 from spike.report.phrases import place_phrase
 from spike.report.sources import fact_artefact, prose, sources
 from spike.report.text import name, plural, size, visible
 
 MAX_ROWS = 40
 """A sharded checkpoint has thousands of files; the manifest lists them all."""
+MAX_DETAIL_ROWS = 10
+"""Rows up to which a table of the checks is told in full; what changed in which tensor belongs to who asks for it."""
 DIGEST_CHARS = 16
 """64 bits of a SHA-256 identify a file to a reader; the manifest holds all of it."""
 
@@ -59,17 +61,22 @@ def _fact_blocks(facts: PostmortemFacts) -> Iterator[Block]:
                 )
             )
         yield table(("Fact", "Value", "What was found", "Evidence"), rows, "What the checks and the trials measured.")
-    for title, cells in facts.checks.tables if facts.checks is not None else ():
-        if len(cells) > 1:
+    tables = facts.checks.tables if facts.checks is not None else ()
+    for title, cells in tables:
+        if 1 < len(cells) <= MAX_DETAIL_ROWS + 1:
             yield _detail_table(title, cells)
+    long = [
+        f"{visible(title)} ({len(cells) - 1:,} rows)" for title, cells in tables if len(cells) > MAX_DETAIL_ROWS + 1
+    ]
+    if long:
+        yield paragraph("Longer tables are in ", code(CHECKS, CHECKS), f": {'; '.join(long)}.")
 
 
 def _detail_table(title: str, cells: tuple[tuple[str, ...], ...]) -> Block:
     header = tuple(visible(c) for c in cells[0])
-    rows = [tuple(name(c) for c in (*row, *[""] * len(header))[: len(header)]) for row in cells[1 : MAX_ROWS + 1]]
-    more = len(cells) - 1 - MAX_ROWS
-    caption = visible(title) + (f" ({more:,} more rows in checks.json)" if more > 0 else "")
-    return table(header, rows, caption)
+    rows = [tuple(name(c) for c in (*row, *[""] * len(header))[: len(header)]) for row in cells[1:]]
+    caption = visible(title)
+    return table(header, rows, f"{caption[:1].upper()}{caption[1:]}")
 
 
 def record_section(facts: PostmortemFacts) -> Section:

@@ -21,8 +21,8 @@ KIND_WORDS: dict[Kind, str] = {
     Kind.SKIPPED_STEPS: "run of skipped steps",
     Kind.FROZEN: "frozen training",
 }
-MAX_LIST_CHARS = 40
-"""A longer list of parameters (a donor file for every micro-batch) is counted; trial.json holds it."""
+MAX_PARAMETER_CHARS = 60
+"""A longer parameter (a donor file for every micro-batch) is left to trial.json."""
 SIGNAL_WORDS = {LOSS: "the loss", GRAD_NORM: "the gradient norm", LEARNING_RATE: "the learning rate"}
 STATUS_TONE = {Status.ESTABLISHED: Tone.GOOD, Status.SUPPORTED: Tone.WARN, Status.UNDETERMINED: Tone.QUIET}
 OUTCOME_TONE = {
@@ -86,7 +86,7 @@ def place_words(place: Place) -> tuple[tuple[str, str], ...]:
     """(what, where) for every field that was localised."""
     found: list[tuple[str, str]] = []
     if place.samples:
-        found.append(("samples of the batch", ", ".join(str(s) for s in place.samples)))
+        found.append(("samples of the batch", steps_words(place.samples)))
     if place.rank is not None:
         found.append(("rank", str(place.rank)))
     named = (
@@ -111,7 +111,8 @@ def change_words(intervention: Intervention | None) -> str:
     """What a trial changed: "skip-batch (steps 222)", or "nothing"."""
     if intervention is None:
         return "nothing"
-    details = [f"{visible(key)}={_parameter(value)}" for key, value in intervention.parameters]
+    shown = ((key, _parameter(value)) for key, value in intervention.parameters)
+    details = [f"{visible(key)}={text}" for key, text in shown if len(text) <= MAX_PARAMETER_CHARS]
     if intervention.steps:
         details.insert(0, f"{'step' if len(intervention.steps) == 1 else 'steps'} {steps_words(intervention.steps)}")
     return name(intervention.name) + (f" ({', '.join(details)})" if details else "")
@@ -119,13 +120,14 @@ def change_words(intervention: Intervention | None) -> str:
 
 def _parameter(value: object) -> str:
     if isinstance(value, tuple):
-        listed = ", ".join(_parameter(item) for item in value)
-        return f"[{listed}]" if len(listed) <= MAX_LIST_CHARS else plural(len(value), "item")
+        if all(isinstance(item, int) for item in value):
+            return steps_words(value)
+        return "[" + ", ".join(_parameter(item) for item in value) + "]"
     return number(value) if isinstance(value, float) else name(str(value))
 
 
 def steps_words(steps: tuple[int, ...]) -> str:
-    """Steps as ranges: "221-224, 230"."""
+    """Steps (or samples) as ranges: "221-224, 230"."""
     runs: list[list[int]] = []
     for step in sorted(set(steps)):
         if runs and step == runs[-1][-1] + 1:
@@ -152,7 +154,7 @@ def share_words(result: TrialResult) -> str:
         return "–"
     if not math.isfinite(result.outcome.excess):
         return "non-finite"
-    return f"{result.outcome.excess:.0%}"
+    return f"{round(100 * result.outcome.excess)}%"
 
 
 def difference_words(result: TrialResult) -> str:
