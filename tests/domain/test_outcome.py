@@ -70,3 +70,10 @@ def test_a_transplant_is_judged_against_healthy_values_at_its_own_steps() -> Non
 def test_anomalous_steps_are_those_beyond_the_threshold() -> None:
     record = signals(loss=healthy_then(6.0) | {22: 3.0})
     assert anomalous_steps(incident(), record, last=24) == (21, 22)
+
+
+def test_a_faint_companion_of_a_nan_loss_does_not_decide() -> None:
+    both = incident(signature(peak=math.nan, kind=Kind.NON_FINITE), signature(signal="grad_norm", peak=2.1))
+    record = signals(loss=healthy_then(math.nan), grad_norm=healthy_then(2.1))
+    trial = signals(loss=healthy_then(2.0), grad_norm=healthy_then(2.09))
+    assert judge_outcome(both, record, trial, WINDOW).kind is OutcomeKind.ABSENT

@@ -22,6 +22,9 @@ REPRODUCED_SHARE = 0.5
 ABSENT_SHARE = 0.15
 """At most this share of the excess may be left when the threshold of the signature is narrower than it: a huge
 incident (a loss of 40 where 2 is usual) is gone although the healthy trajectory moved by several sigmas."""
+COMPARABLE = 0.25
+"""A signature decides when it stands out of its baseline at least this far, compared with the clearest one. A gradient
+norm that is 1.6 times the usual beside a NaN loss is weather, and would call healthy trials reproduced."""
 DECISIVE = (LOSS, GRAD_NORM)
 """Signals of which one must be judged; others (update norm, loss scale) only accompany."""
 SUSTAINED = frozenset({Kind.LEVEL_SHIFT, Kind.SLOW_DRIFT})
@@ -48,6 +51,8 @@ class _Judged:
     share: float
     """Excess left, in shares of the incident's own within the same steps."""
     inside: bool
+    clarity: float
+    """The incident's own excess, in thresholds."""
     peak_value: float
     peak_step: int
 
@@ -79,7 +84,8 @@ def judge_outcome(
         return Outcome(
             OutcomeKind.UNTESTABLE, "; ".join(unjudged) or "the incident has no signature that a trial can be held to"
         )
-    return _decide(judged)
+    clearest = max(j.clarity for j in judged)
+    return _decide([j for j in judged if j.clarity >= COMPARABLE * clearest])
 
 
 def _judge_signature(
@@ -132,7 +138,8 @@ def _summarise(
         whole, remaining = max(own), max(left)
     worst = max(range(len(left)), key=lambda i: left[i])
     share = remaining / whole if whole > 0 else 0.0
-    return _Judged(signature, share, remaining <= max(signature.threshold, 0.0), values[worst], steps[worst])
+    clarity = whole / max(signature.threshold, 1e-12)
+    return _Judged(signature, share, remaining <= signature.threshold, clarity, values[worst], steps[worst])
 
 
 def _excess(signature: Signature, value: float, centre: float | None = None) -> float:
@@ -151,7 +158,7 @@ def _decide(judged: Sequence[_Judged]) -> Outcome:
     strongest = max(judged, key=lambda j: j.share)
     text = "; ".join(_text(j) for j in judged)
     facts = (strongest.signature.signal, strongest.peak_value, strongest.peak_step, strongest.share)
-    if strongest.share >= REPRODUCED_SHARE:
+    if any(j.share >= REPRODUCED_SHARE and not j.inside for j in judged):
         return Outcome(OutcomeKind.REPRODUCED, text, *facts)
     if all(j.inside or j.share <= ABSENT_SHARE for j in judged):
         return Outcome(OutcomeKind.ABSENT, text, *facts)
