@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.freeze import Options, freeze, release_pins, warnings_of
+from spike.actions.freeze import Options, freeze, warnings_of
+from spike.actions.release import release_pins
 from spike.actions.verify import verify
 from spike.casefile.case import Case, list_cases, open_case
 from spike.casefile.manifest import read_manifest

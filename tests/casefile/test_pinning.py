@@ -150,11 +150,35 @@ def test_no_room_for_a_copy_and_no_link_is_said_with_numbers(
     monkeypatch.setattr(pinning, "SPARE_BYTES", 1 << 60)
     pin = pin_checkpoint(checkpoint, evidence / "pinned" / "x", root=evidence)
     assert pin.guarantee in (Guarantee.HARD_LINK, Guarantee.REFLINK)
-    monkeypatch.setattr(pinning, "_can_link", lambda _sample, _parent: False)
-    monkeypatch.setattr(pinning, "_can_clone", lambda _sample, _parent: False)
+    monkeypatch.setattr(pinning, "can_link", lambda _sample, _parent: False)
+    monkeypatch.setattr(pinning, "can_clone", lambda _sample, _parent: False)
     with pytest.raises(SpikeError, match="no room") as refused:
         pin_checkpoint(checkpoint, evidence / "pinned" / "y", root=evidence)
     assert "SPIKE_CASES" in refused.value.hint
+
+
+def test_where_blocks_can_be_shared_the_pin_is_a_clone_of_its_own_inode(
+    checkpoint: Path, evidence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FICLONE, played by a copy: few test machines have a filesystem that shares blocks."""
+    import fcntl
+
+    asked = []
+
+    def ioctl(writer: int, request: int, reader: int) -> int:
+        asked.append(request)
+        os.write(writer, os.pread(reader, os.fstat(reader).st_size, 0))
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    pin = pin_checkpoint(checkpoint, evidence / "pinned" / "a" / "step-200", root=evidence, copy_below_bytes=0)
+    assert pin.guarantee is Guarantee.REFLINK
+    assert set(asked) == {0x40049409}
+    held = evidence / "pinned" / "a" / "step-200" / "model.safetensors"
+    assert held.stat().st_nlink == 1
+    assert held.stat().st_mode & 0o222 == 0
+    assert held.stat().st_mtime_ns == (checkpoint / "model.safetensors").stat().st_mtime_ns
+    assert compare(take_stock(evidence, pin.entries), look_again(evidence, Algorithm.SHA256)) == ()
 
 
 def test_what_is_held_survives_the_rotation_that_comes_before_the_pin(checkpoint: Path, evidence: Path) -> None:

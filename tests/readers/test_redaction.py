@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -116,6 +117,29 @@ def test_every_secret_of_a_long_text_is_found_at_once() -> None:
 def test_redacting_twice_changes_nothing_more(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
+
+
+_PIECES = st.sampled_from([text for text, _ in SECRETS.values()] + ['say "x"', "back\\slash", "nl\n", "'q'", "a", ""])
+_TEXTS = st.lists(_PIECES, max_size=4).map(" ".join)
+
+
+@given(st.recursive(_TEXTS | st.none() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(_TEXTS, inner)))
+def test_json_stays_json_whatever_is_taken_out_of_it(value: object) -> None:
+    for text in (json.dumps(value), json.dumps(json.dumps(value))):
+        json.loads(redact(text))
+
+
+def test_a_secret_quoted_inside_json_is_taken_out() -> None:
+    text = json.dumps({"log": "password=\"tiger 42\" and api_key='lion 43'", "next": 1})
+    assert "tiger" not in redact(text)
+    assert "lion" not in redact(text)
+    assert json.loads(redact(text))["next"] == 1
+
+
+def test_a_key_block_without_an_end_does_not_take_the_rest_of_the_log_with_it() -> None:
+    safe = redact("-----BEGIN PRIVATE KEY-----\nMIIEvQIBADAN\nstep 200 | loss: 2.31\n")
+    assert "MIIEvQIBADAN" not in safe
+    assert "loss: 2.31" in safe
 
 
 def test_a_hostile_line_does_not_take_forever() -> None:

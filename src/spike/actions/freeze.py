@@ -11,46 +11,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from spike import __version__
 from spike.actions.pins import HELD, Pins, Plan, Scan, hold_all, pin_all, plan_pins
-from spike.actions.small_evidence import SmallEvidence, collect_small_files
+from spike.actions.small_evidence import collect_small_files
+from spike.actions.written_evidence import (
+    write_environment,
+    write_signals_entry,
+    write_situation,
+    write_source,
+)
 from spike.casefile.case import FACTS_NAME, Case, create_case, list_cases, open_case
-from spike.casefile.codec import dumps, to_payload
 from spike.casefile.lock import operator_name
 from spike.casefile.manifest import (
     EVIDENCE,
     MANIFEST_NAME,
-    SIGNATURE_NAME,
     look_again,
     read_manifest,
     take_stock,
     write_manifest,
 )
-from spike.casefile.pinning import release
-from spike.casefile.signals_store import SIGNALS_NAME, write_signals
 from spike.casefile.signing import sign_manifest
-from spike.casefile.small_files import Kept, keep_bytes
 from spike.domain.case import CaseFacts
 from spike.domain.checkpoint import Checkpoint
 from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
 from spike.domain.incident import Incident
-from spike.domain.manifest import Algorithm, EntryKind, Exclusion, Manifest, ManifestEntry, compare
-from spike.domain.measured import NotMeasured
-from spike.domain.redaction import redact_counted
+from spike.domain.manifest import Algorithm, Manifest, compare
 from spike.domain.run import Run
 from spike.domain.signals import Signals
 from spike.domain.situation import take_situation
-from spike.domain.source import SourceState
-from spike.readers.environment import read_environment
 from spike.readers.redaction import redact_run
-from spike.readers.source_tree import history, read_source
+from spike.readers.source_tree import read_source
 
 COMMAND = "freeze"
 HISTORY_COMMITS = 200
-RELEASED = ".released"
-"""Where pins go on their way out, in one step."""
 _REWRITTEN = ("run", "outside", "source")
 """Directories below evidence/ that are made anew when an interrupted freeze is completed."""
 
@@ -110,61 +104,14 @@ def freeze(
             )
             work.complete()
         if chosen.key is not None:
-            _sign(case, chosen.key)
+            sign(case, chosen.key)
     return case
 
 
-def release_pins(case: Case, key: Path | None = None) -> int:
-    """Let go of every pinned checkpoint of a closed case; what they were stays in the manifest. Returns files freed.
-
-    A signed case is signed again, so `key` is needed there. Raises `SpikeError` without it, or for a case that was
-    not frozen to its end.
-    """
-    with case.lock(COMMAND):
-        manifest = read_manifest(case.path)
-        if manifest is None:
-            raise SpikeError(f"{case.path} was not frozen to its end", hint="spike freeze")
-        if key is None and (case.path / EVIDENCE / SIGNATURE_NAME).exists():
-            raise SpikeError(
-                f"{case.path} is signed, and without its pins it must be signed again",
-                hint="spike freeze --release --key KEY.pem",
-            )
-        when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        num_pins = _forget_pins(case, when)
-        pinned, released = case.path / EVIDENCE / "pinned", case.path / RELEASED
-        if pinned.is_dir():
-            shutil.rmtree(released, ignore_errors=True)
-            pinned.rename(released)
-        num_files = release(released)
-        rest = _without_pins(case, manifest, when)
-        case.record(COMMAND, f"{num_pins} pins released ({num_files} files)", 0, write_manifest(case.path, rest))
-        if key is not None:
-            _sign(case, key)
-    return num_files
-
-
-def _forget_pins(case: Case, when: str) -> int:
-    facts = case.facts
-    pins = [p for p in (facts.last_good, *facts.earlier, *facts.suspect) if p is not None]
-    notes = tuple((p.original, f"pin released {when}") for p in pins)
-    if pins:
-        case.save_facts(replace(facts, last_good=None, earlier=(), suspect=(), not_pinned=(*facts.not_pinned, *notes)))
-    return len(pins)
-
-
-def _without_pins(case: Case, manifest: Manifest, when: str) -> Manifest:
-    """The manifest of what is left; every released file is an exclusion with its digest."""
-    released = tuple(
-        Exclusion(e.path, f"released {when}; {manifest.algorithm} {e.digest}; {e.size} bytes from {e.origin}")
-        for e in manifest.entries
-        if e.role == "checkpoint" and e.kind is EntryKind.FILE
-    )
-    return take_stock(
-        case.path / EVIDENCE,
-        tuple(e for e in manifest.entries if e.role != "checkpoint"),
-        algorithm=manifest.algorithm,
-        exclusions=(*manifest.exclusions, *released),
-    )
+def sign(case: Case, key: Path) -> None:
+    """Sign manifest and journal with this ed25519 key, and record it. Raises `SpikeError`."""
+    artefact = sign_manifest(case.path, case.facts.id, key)
+    case.record(COMMAND, "manifest and journal signed", 0, (artefact,))
 
 
 def warnings_of(case: Case) -> tuple[str, ...]:
@@ -211,13 +158,18 @@ class _Freeze:
         pins = self._pin(plan, directory)
         source = read_source(Path(self.run.code or self.run.directory))
         small = collect_small_files(self.run, self.signals, source, tuple(c.path for c in found), self.evidence)
-        entries = [*pins.entries, *small.entries, *self._write_facts(source, pins, small)]
+        last_good = pins.last_good.step if pins.last_good else None
+        situation = take_situation(self.signals, self.case.facts.incident, self.onset, last_good)
+        code, left_out = write_source(self.case, source)
+        written = [write_environment(self.case, self.run), write_situation(self.case, situation), *code]
+        if self.signals is not None:
+            written.append(write_signals_entry(self.case, self.signals))
         self._save(pins)
         manifest = take_stock(
             self.evidence,
-            entries,
+            (*pins.entries, *small.entries, *written),
             algorithm=self.options.algorithm,
-            exclusions=(*pins.exclusions, *small.exclusions),
+            exclusions=(*pins.exclusions, *small.exclusions, *left_out),
         )
         self._record(manifest, pins)
         shutil.rmtree(self.case.path / HELD, ignore_errors=True)
@@ -238,52 +190,6 @@ class _Freeze:
         if self.on_progress is not None:
             self.on_progress(total, total)
         return pins
-
-    def _write_facts(self, source: SourceState | NotMeasured, pins: Pins, small: SmallEvidence) -> list[ManifestEntry]:
-        """Signals, environment, source and situation: what spike itself writes into the evidence."""
-        cwd = Path(self.run.cwd or self.run.directory)
-        environment = read_environment(self.run.launch, cwd, self.run.env)
-        last_good = pins.last_good.step if pins.last_good else None
-        situation = take_situation(self.signals, self.case.facts.incident, self.onset, last_good)
-        written = [
-            self._keep_json("environment.json", to_payload(environment, schema="spike.environment/1"), "environment"),
-            self._keep_json("situation.json", to_payload(situation, schema="spike.situation/1"), "situation"),
-            *self._write_source(source, small),
-        ]
-        if self.signals is not None:
-            write_signals(self.case.path, self.signals)
-            written.append(_written(SIGNALS_NAME.removeprefix(f"{EVIDENCE}/"), "signals"))
-        return written
-
-    def _write_source(self, source: SourceState | NotMeasured, small: SmallEvidence) -> list[ManifestEntry]:
-        if isinstance(source, NotMeasured):
-            reason: dict[str, Any] = {"schema": "spike.source/1", "state": to_payload(source)}
-            return [self._keep_json("source/state.json", reason, "source")]
-        try:
-            commits = history(Path(source.root), HISTORY_COMMITS)
-        except InputUnreadable:
-            commits = ()
-        facts = replace(source, patch=b"")
-        _, secrets = redact_counted(source.patch.decode("utf-8", "surrogateescape"))
-        payload: dict[str, Any] = {
-            "schema": "spike.source/1",
-            "state": to_payload(facts),
-            "secrets_taken_out_of_patch": secrets,
-            "history": [to_payload(commit) for commit in commits],
-        }
-        entries = [self._keep_json("source/state.json", payload, "source")]
-        if source.patch:
-            kept = keep_bytes(source.patch, self.evidence, "source/uncommitted.patch", "source")
-            if isinstance(kept, Kept):
-                entries.append(kept.entry)
-            else:
-                small.exclusions.append(kept)
-        return entries
-
-    def _keep_json(self, name: str, payload: dict[str, Any], role: str) -> ManifestEntry:
-        kept = keep_bytes(dumps(payload).encode("utf-8", "surrogateescape"), self.evidence, name, role)
-        assert isinstance(kept, Kept), "JSON is text"
-        return kept.entry
 
     def _save(self, pins: Pins) -> None:
         self.case.save_facts(
@@ -368,22 +274,13 @@ def _check_again(case: Case, on_progress: Progress | None) -> None:
     case.record(COMMAND, f"found complete, {len(manifest.entries)} entries unchanged", 0, artefacts)
 
 
-def _sign(case: Case, key: Path) -> None:
-    artefact = sign_manifest(case.path, case.facts.id, key)
-    case.record(COMMAND, "manifest and journal signed", 0, (artefact,))
-
-
 def _clear_drafts(case: Case) -> None:
     """Remove what an interrupted freeze left and what is made anew; pins that are complete stay."""
     evidence = case.path / EVIDENCE
     for name in _REWRITTEN:
         shutil.rmtree(evidence / name, ignore_errors=True)
-    for draft in (*evidence.glob(".*.tmp"), *evidence.glob("pinned/*/.*.pinning")):
+    for draft in (*case.path.glob(".*.tmp"), *evidence.glob(".*.tmp"), *evidence.glob("pinned/*/.*.pinning")):
         if draft.is_dir() and not draft.is_symlink():
             shutil.rmtree(draft, ignore_errors=True)
         else:
             draft.unlink(missing_ok=True)
-
-
-def _written(path: str, role: str) -> ManifestEntry:
-    return ManifestEntry(path, role, EntryKind.FILE, 0, 0, 0)

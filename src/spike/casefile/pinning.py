@@ -9,7 +9,6 @@ nothing changes but the link count of hard-linked files.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -19,18 +18,15 @@ from pathlib import Path
 
 from spike.casefile.atomic import fsync_directory, writing
 from spike.casefile.hashing import HashedFile, hash_open_file, hash_tree
+from spike.casefile.links import can_clone, can_link, clone
 from spike.casefile.tree import TreeEntry, directory_beneath, escapes, open_quietly, walk
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.manifest import Algorithm, EntryKind, Exclusion, Guarantee, ManifestEntry, encode_path
 
-FICLONE = 0x40049409
-"""ioctl of linux/fs.h: share the blocks of another file."""
 COPY_BELOW_BYTES = 2 << 30
 """A checkpoint smaller than this is copied in seconds; above it a link is made and its weakness named."""
 SPARE_BYTES = 64 << 20
 """A copy leaves this much, and room for one more checkpoint of the same size: the run is about to write it."""
-_NO_CLONE = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EACCES)
-_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,60 +146,19 @@ def _choose(source: Path, tree: tuple[TreeEntry, ...], parent: Path, written_aga
     if not files:
         raise InputUnreadable(f"checkpoint {source} has no files")
     num_bytes = sum(e.size for e in files)
-    if _can_clone(_at(source, files[0]), parent):
+    if can_clone(_at(source, files[0]), parent):
         return Guarantee.REFLINK
     usage = os.statvfs(parent)
     fits = 2 * num_bytes + SPARE_BYTES <= usage.f_bavail * usage.f_frsize
-    can_link = _can_link(_at(source, files[0]), parent)
-    if fits and (written_again or num_bytes <= copy_below or not can_link):
+    is_linkable = can_link(_at(source, files[0]), parent)
+    if fits and (written_again or num_bytes <= copy_below or not is_linkable):
         return Guarantee.COPY
-    if can_link:
+    if is_linkable:
         return Guarantee.HARD_LINK
     raise SpikeError(
         f"{parent} has no room for a copy of {source} ({num_bytes / 1e6:.0f} MB, and as much is left for the run)",
         hint="free space there, or keep cases on another filesystem: SPIKE_CASES=DIR spike freeze",
     )
-
-
-def _can_clone(sample: Path, parent: Path) -> bool:
-    probe = parent / f".clone-probe.{os.getpid()}"
-    try:
-        return _clone(sample, probe)
-    except OSError:
-        return False
-    finally:
-        probe.unlink(missing_ok=True)
-
-
-def _clone(source: Path, target: Path) -> bool:
-    """Share the blocks of `source`; False where the filesystem cannot."""
-    reader = open_quietly(os.fspath(source))
-    try:
-        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.ioctl(writer, FICLONE, reader)
-            return True
-        except OSError as error:
-            if error.errno in _NO_CLONE:
-                return False
-            raise
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
-
-
-def _can_link(sample: Path, parent: Path) -> bool:
-    probe = parent / f".link-probe.{os.getpid()}"
-    try:
-        os.link(sample, probe, follow_symlinks=False)
-        return True
-    except OSError as error:
-        if error.errno in _NO_LINK:
-            return False
-        raise
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 def _fill(
@@ -262,7 +217,7 @@ def _link_or_clone(source: Path, target: Path, guarantee: Guarantee) -> None:
         if guarantee is Guarantee.HARD_LINK:
             os.link(source, target, follow_symlinks=False)
             return
-        if not _clone(source, target):
+        if not clone(source, target):
             raise OSError(errno.EOPNOTSUPP, "the filesystem stopped sharing blocks", os.fspath(target))
         status = os.lstat(source)
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -121,8 +121,8 @@ def _fraction(advance: Callable[[float], None]) -> Callable[[int, int], None]:
 
 
 def _release(run: Run, case: Path | None, key: Path | None, as_json: bool) -> None:
-    from spike.actions.freeze import release_pins
     from spike.actions.open_case import existing_case
+    from spike.actions.release import release_pins
 
     found = existing_case(run, case)
     num_files = release_pins(found, key)

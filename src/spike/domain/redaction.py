@@ -16,9 +16,10 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
     # no word ends with needs no boundary before it: in a binary file any byte may stand there.
     (
         ("PRIVATE KEY",),
+        # Cut off before its end, the block goes as far as base64 goes; inside JSON its line breaks are escapes.
         re.compile(
-            r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?"
-            r"(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
+            r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:[^-]{0,20000}"
+            r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----|(?:[A-Za-z0-9+/=\s]|\\[nr])*)",
             re.S,
         ),
     ),
@@ -49,7 +50,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
         re.compile(r"(?P<keep>\b[Aa]uthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Za-z]+ )?)[A-Za-z0-9._~+/=-]{8,}"),
     ),
     # A bare "token" is a word of language models; as an option, or with a value like one of a machine, it is a secret.
-    (("--token", "--auth"), re.compile(r"(?P<keep>--(?:auth-)?(?:token|auth)[= ]+)(?![<-])[^\s\"']+")),
+    (("--token", "--auth"), re.compile(r"(?P<keep>--(?:auth-)?(?:token|auth)[= ]+)(?![<-])[^\s\"'\\]+")),
     (
         ("token",),
         re.compile(
@@ -58,12 +59,12 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
         ),
     ),
     (("wandb login",), re.compile(r"(?P<keep>\bwandb login(?: --\S+)* )[A-Za-z0-9_-]{16,}")),
-    (("machine ",), re.compile(r"(?P<keep>\bmachine \S+\s+login \S+\s+password )\S+")),
+    (("machine ",), re.compile(r"(?P<keep>\bmachine \S+\s+login \S+\s+password )[^\s\"'\\]+")),
     (
         ("=",),
         re.compile(
             r"(?P<keep>[?&](?:sig|signature|X-Amz-Signature|X-Amz-Credential|X-Amz-Security-Token|X-Goog-Signature"
-            r"|AWSAccessKeyId|access_token|api_key|apikey|key|token)=)[^&\s'\"<>]{6,}"
+            r"|AWSAccessKeyId|access_token|api_key|apikey|key|token)=)[^&\s'\"<>\\]{6,}"
         ),
     ),
 )
@@ -78,7 +79,11 @@ _ALWAYS = (
 # Names that only look like environment variables when they are written in capitals: MY_KEY=, CI_TOKEN=.
 _CAPITALS = r"(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:TOKEN|KEY|PAT|AUTH|PWD|PASS|CREDS))"
 _NAME = rf"(?:[A-Za-z0-9_.-]{{0,80}}?(?:{_ALWAYS})|{_CAPITALS})"
-_VALUE = r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|[^\s\"',;&|)}\]]+"
+# A quoted value inside a JSON text has its quotes escaped; a bare one ends before any escape.
+_VALUE = (
+    r"\\\"[^\"\\\n]*\\\"|"
+    r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|[^\s\"'\\,;&|)}\]]+"
+)
 _NAMED = re.compile(
     rf"(?P<keep>(?P<option>--)?(?P<name>{_NAME})(?![A-Za-z0-9_-])[\"']?"
     rf"(?:\s{{0,4}}(?::=|[:=])\s{{0,4}}|(?(option)[ \t]+|(?!))))(?P<value>{_VALUE})",
@@ -182,8 +187,8 @@ def _redact_named(text: str) -> tuple[str, int]:
         if match is None:
             continue
         value = match.group("value")
-        quote = value[0] if value[0] in "\"'" else ""
-        bare = value[1:-1] if quote else value
+        quote = value[: 2 if value[0] == "\\" else 1] if value[0] in "\"'\\" else ""
+        bare = value[len(quote) : len(value) - len(quote)]
         if not bare or _NO_SECRET.match(bare) or _VOCABULARY.search(match.group("name")):
             continue
         count += 1
