@@ -225,10 +225,12 @@ def judge(
         )
     result = TrialResult(spec, outcome, run.guard, run.seconds, found, effect, run.ended)
     relative = f"trials/{spec.id}/outcome.json"
-    investigation.case.write_json(relative, to_payload(result, schema=OUTCOME_SCHEMA))
-    investigation.case.record(
-        f"trial {spec.id}", f"{outcome.kind.value}: {outcome.reason}", 0, (f"trials/{spec.id}/trial.json", relative)
-    )
+    payload = to_payload(result, schema=OUTCOME_SCHEMA)
+    if investigation.case.read_json(relative) != payload:
+        # A trial that is only judged again, with the same result, is no new act.
+        investigation.case.write_json(relative, payload)
+        summary = f"{outcome.kind.value}: {outcome.reason}"
+        investigation.case.record(f"trial {spec.id}", summary, 0, (f"trials/{spec.id}",))
     investigation.talk(f"{spec.id}: {outcome.kind.value} - {outcome.reason}")
     return result
 

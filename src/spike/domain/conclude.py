@@ -198,6 +198,7 @@ def _findings(playbook: Playbook | None, evidence: Evidence) -> tuple[Finding, .
         strength = Strength.OBSERVED if experiment == REPLAY else Strength.INTERVENED
         if outcome is OutcomeKind.UNTESTABLE:
             strength = Strength.OBSERVED
-        found.append(Finding(f"{experiment}: {outcome.value}", strength, (trial,)))
+        change = "the unchanged command" if experiment == REPLAY else f"with {experiment}"
+        found.append(Finding(f"{change}, the incident is {outcome.value}", strength, (trial,)))
     order = [Strength.INTERVENED, Strength.ASSOCIATED, Strength.OBSERVED]
     return tuple(sorted(found, key=lambda f: order.index(f.strength)))

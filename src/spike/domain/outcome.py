@@ -169,7 +169,7 @@ def _text(judged: _Judged) -> str:
     value = f"{judged.peak_value:.6g}"
     if judged.share >= _NON_FINITE_EXCESS / 1e3:
         return f"{judged.signature.signal} is {value} at step {judged.peak_step}, beyond the incident's own excess"
-    name, share = judged.signature.signal, f"{judged.share:.0%}"
+    name, share = judged.signature.signal, f"{round(judged.share, 2) + 0.0:.0%}"
     return f"{name} peaks at {value} (step {judged.peak_step}), {share} of the incident's excess"
 
 

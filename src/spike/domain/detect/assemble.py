@@ -19,10 +19,10 @@ from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, UPDATE_NORM, Se
 KIND_ORDER = (
     Kind.NON_FINITE,
     Kind.DIVERGENCE,
-    Kind.FROZEN,
     Kind.LEVEL_SHIFT,
     Kind.SPIKE,
     Kind.DROP,
+    Kind.FROZEN,
     Kind.SLOW_DRIFT,
     Kind.SKIPPED_STEPS,
 )
@@ -178,7 +178,8 @@ def _one_per_signal(cluster: list[Evidence]) -> list[Evidence]:
     for e in sorted(cluster, key=lambda e: (e.onset, -e.sigmas)):
         known = by_signal.get(e.signal)
         by_signal[e.signal] = e if known is None else _united(known, e)
-    return sorted(by_signal.values(), key=lambda e: (e.onset, e.signal != LOSS, not math.isfinite(e.sigmas)))
+    lost = Kind.NON_FINITE
+    return sorted(by_signal.values(), key=lambda e: (e.onset, e.signature.kind is not lost, e.signal != LOSS))
 
 
 def _united(one: Evidence, other: Evidence) -> Evidence:
@@ -247,7 +248,8 @@ def _ratio(evidence: Evidence) -> float:
         return math.inf
     if signature.transform == "log":
         return math.exp(signature.direction * evidence.effect)
-    return signature.peak_value / signature.centre if signature.centre else math.inf
+    usual = max(abs(signature.centre), signature.scale)
+    return abs(signature.peak_value) / usual if usual > 0 else math.inf
 
 
 def _hints(ordered: list[Evidence], scene: Scene, onset: int) -> tuple[str, ...]:
@@ -261,12 +263,20 @@ def _hints(ordered: list[Evidence], scene: Scene, onset: int) -> tuple[str, ...]
             found.append(ratio)
     loss = next((e for e in ordered if e.signal == LOSS), None)
     if loss is not None and loss.signature.direction > 0 and math.isfinite(loss.signature.peak_value):
-        known = facts.log_vocabulary(loss.signature.peak_value, _first_loss(scene))
+        known = facts.log_vocabulary(_level_value(loss), _first_loss(scene))
         if known is not None:
             found.append(known)
     if loss is not None and loss.signature.direction < 0 and loss.signature.peak_value == 0.0:
         found.append("the loss is exactly 0.0: no supervised token, or a value that a logger put there")
     return tuple(dict.fromkeys(found))
+
+
+def _level_value(evidence: Evidence) -> float:
+    """The level of a lasting departure, the peak of a short one, in the signal's own units."""
+    signature = evidence.signature
+    if signature.transform != "log" or evidence.num_rows < 3:
+        return signature.peak_value
+    return math.exp(signature.centre + evidence.level)
 
 
 def _first_loss(scene: Scene) -> float | None:

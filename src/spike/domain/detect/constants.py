@@ -62,8 +62,9 @@ class Constants:
     """ln 3: a gradient norm on its own, with a loss that never moves, must at least triple for one row."""
     lone_grad_shift: float = 0.3
     """ln 1.35: a lasting gradient norm shift on its own; a factor of sqrt(2) is a clipping or sharding bug."""
-    stuck_nats: float = 0.01
-    """A loss that stays this much above its trend after a spike has not recovered."""
+    stuck_nats: float = 0.0075
+    """A loss that stays this much above its trend after a spike has not recovered: 0.01 nats less what a
+    measured shift may fall short of the true one."""
     stuck_sigmas: float = 3.0
     """... provided that it is this many standard errors above."""
     trend_rows: int = 256

@@ -28,10 +28,10 @@ MOST_WAITING = 16
 JUMP_SHARE = 0.75
 """A jump has gone this share of its way within two rows; learning takes longer."""
 
-BEFORE_ROWS = 8
+BEFORE_ROWS = 5
 """Rows whose median says where the loss just was."""
 
-ABOVE_SIGMAS = 1.5
+ABOVE_SIGMAS = 1.0
 """A slow rise must be this far above that level: more than the level's own error."""
 
 LOW_ROWS = 3
@@ -98,6 +98,8 @@ class Watch:
         self.baseline = Baseline(constants, track.prior, track.floor)
         self.tails = {UP: Tail(constants.tail_rows), DOWN: Tail(constants.tail_rows)}
         self.sums = {UP: 0.0, DOWN: 0.0}
+        self.since = {UP: 0, DOWN: 0}
+        """Row at which each sum last left zero: the likeliest beginning of a lasting shift."""
         self.highest = -math.inf
         self.recent: deque[tuple[int, float]] = deque(maxlen=constants.window_rows)
         """(row, z) of the rows since the last departure, newest last."""
@@ -247,6 +249,8 @@ def _crossing(watch: Watch, row: int, y: float) -> int:
         limit = watch.threshold(direction)
         # In units in which this run's rare row is at min_sigmas, so that a heavy tail does not add up either.
         added = min(away * c.min_sigmas / limit, c.cusum_cap) / watch.memory.inflation() - c.cusum_slack
+        if watch.sums[direction] == 0.0 and added > 0:
+            watch.since[direction] = row
         watch.sums[direction] = max(0.0, watch.sums[direction] + added)
         if away > limit or watch.sums[direction] > c.cusum_limit:
             return direction
@@ -321,17 +325,24 @@ def _first_departure(watch: Watch, crossing: int, direction: int) -> int:
     c = watch.constants
     tail = watch.tails[direction]
     usual = max(c.onset_sigmas, tail.quantile(0.99)) if len(tail) >= MANY_ROWS else c.onset_sigmas
+    if watch.sums[direction] > c.cusum_limit:
+        return _slow_beginning(watch, crossing, direction)
     onset, gap = crossing, 0
-    was_slow = watch.sums[direction] > c.cusum_limit
     for row, z in reversed(watch.recent):
-        limit = usual if not was_slow else c.cusum_slack + 1.0
-        if direction * z > limit:
+        if direction * z > usual:
             onset, gap = row, 0
         else:
             gap += 1
             if gap > c.onset_gap_rows:
                 break
     return onset
+
+
+def _slow_beginning(watch: Watch, crossing: int, direction: int) -> int:
+    """The first row that counted since the running sum last was zero."""
+    c = watch.constants
+    counted = [row for row, z in watch.recent if row >= watch.since[direction] and direction * z > c.cusum_slack + 0.5]
+    return min([*counted, crossing])
 
 
 def _centre(forecast: Forecast, onset: int, row: int) -> float:

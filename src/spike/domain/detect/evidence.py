@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from spike.domain.detect.departures import Departure
@@ -21,6 +22,8 @@ class Evidence:
     """The record ends before the signal came back."""
     is_settled: bool
     num_rows: int
+    level: float = 0.0
+    """Median distance from the centre over its rows."""
     is_abrupt: bool = True
     """It got most of the way within its first rows."""
     may_raise: bool = True
@@ -51,6 +54,11 @@ def of_departure(track: Track, departure: Departure, kind: Kind, *, may_raise: b
     """A departure of a track as evidence."""
     # The walk back may have taken two noisy rows with it, so the jump is looked for in the first four.
     early = [track.y[row] for row in range(departure.onset, min(departure.onset + 4, len(track)))]
+    level = sorted(
+        departure.direction * (track.y[row] - departure.centre)
+        for row in range(departure.onset, departure.last + 1)
+        if not math.isnan(track.y[row])
+    )
     reached = max((departure.direction * (y - departure.centre) for y in early), default=0.0)
     signature = Signature(
         signal=track.name,
@@ -72,6 +80,7 @@ def of_departure(track: Track, departure: Departure, kind: Kind, *, may_raise: b
         departure.is_open,
         departure.is_settled,
         departure.num_rows,
-        is_abrupt=reached > 0.5 * departure.effect,
+        is_abrupt=reached >= 0.5 * departure.effect,
+        level=level[len(level) // 2] if level else departure.effect,
         may_raise=may_raise,
     )

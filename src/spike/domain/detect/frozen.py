@@ -39,8 +39,8 @@ def _repeats(series: Series, shortest: int, test: object) -> list[Evidence]:
     start = 0
     for value, group in groupby(values):
         length = sum(1 for _ in group)
-        if length >= shortest and math.isfinite(value) and test(value) and start > 0:
-            found.append(_evidence(series, start, start + length - 1, value))
+        if length > shortest and math.isfinite(value) and test(value) and start > 0:
+            found.append(_evidence(series, start + 1, start + length - 1, value))  # the first one is no repeat
         start += length
     return found
 

@@ -20,6 +20,9 @@ LN_V_TOLERANCE = 0.004
 RATIO_TOLERANCE = 0.02
 """A normalisation bug multiplies by an exact factor; two percent is the noise of a level."""
 
+END_SHARE = 0.01
+"""Below this share of the highest learning rate a schedule is at its end."""
+
 LR_JUMP = 0.05
 """A schedule moves the learning rate by less than this share a row, past its first rows."""
 
@@ -31,10 +34,11 @@ def clean_ratio(evidence: Evidence) -> str | None:
         return None
     if not (evidence.is_settled or evidence.is_open) or signature.signal not in (LOSS, GRAD_NORM):
         return None
-    ratio = math.exp(evidence.effect)
-    for power in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 3, 6, 12, 24):
-        for factor, name in ((float(power), f"x{power}"), (math.sqrt(power), f"sqrt({power})")):
-            if abs(ratio / factor - 1.0) < RATIO_TOLERANCE and factor > 1.3:
+    ratio = math.exp(evidence.level)
+    for power in (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024, 65536):
+        roots = ((math.sqrt(power), f"sqrt({power})"),) if signature.signal == GRAD_NORM else ()
+        for factor, name in ((float(power), f"x{power}"), *roots):
+            if abs(ratio / factor - 1.0) < RATIO_TOLERANCE:
                 return (
                     f"{signature.signal} is {ratio:.3g} times its usual value, close to {name}:"
                     " accumulation steps, ranks or shards?"
@@ -72,8 +76,11 @@ def find_lr_jump(lr: Series | None, onset: int) -> tuple[int, float, float] | No
     changes = [_change(values[i - 1], values[i]) for i in range(1, len(steps))]
     best: tuple[int, float, float] | None = None
     largest = 0.0
+    highest = max((v for v in values if math.isfinite(v)), default=0.0)
     for i in near:
         change = changes[i - 1]
+        if max(values[i - 1], values[i]) < END_SHARE * highest:
+            continue  # a schedule's last rows fall by large factors to nothing
         around = sorted(changes[max(0, i - 12) : i - 1] + changes[i : i + 8])
         usual = around[int(0.9 * (len(around) - 1))] if around else 0.0
         if change > max(LR_JUMP, 3.0 * usual, largest):

@@ -75,6 +75,7 @@ def find_nonfinite(
     notices: list[Notice] = []
     for run in _runs(rows, lambda row: row.loss_lost, gap=0):
         evidence.append(_lost(rows, run, tracks))
+        evidence.extend(_lost_beside(rows, run, tracks))
     for run in _runs(rows, lambda row: row.is_skip, gap=2):
         _judge_skips(rows, run, tracks, constants, evidence, notices)
     return NonFinite(tuple(evidence), tuple(_joined(notices)), frozenset(row.step for row in rows if row.filtered))
@@ -144,6 +145,18 @@ def _lost(rows: list[_Row], run: tuple[int, int], tracks: dict[str, Track]) -> E
     return Evidence(signature, math.inf, math.inf, ends, False, run[1] - run[0] + 1, hints=hints)
 
 
+def _lost_beside(rows: list[_Row], run: tuple[int, int], tracks: dict[str, Track]) -> list[Evidence]:
+    """The gradient norm's part in a lost loss, where it is not finite in the same rows."""
+    lost = [row for row in rows[run[0] : run[1] + 1] if row.grad_lost]
+    return [_lost_norm(lost, tracks, run[1] >= len(rows) - 1)] if lost else []
+
+
+def _lost_norm(lost: list[_Row], tracks: dict[str, Track], ends: bool, *, may_raise: bool = False) -> Evidence:
+    first, last = lost[0], lost[-1]
+    signature = _signature(tracks.get(GRAD_NORM), GRAD_NORM, Kind.NON_FINITE, first.step, last.step, _value(first))
+    return Evidence(signature, math.inf, math.inf, ends, False, len(lost), may_raise=may_raise)
+
+
 def _judge_skips(
     rows: list[_Row],
     run: tuple[int, int],
@@ -175,21 +188,14 @@ def _judge_skips(
         signal = SKIPPED if any(row.skipped > 0 for row in bad) else GRAD_NORM
         evidence.append(_skips(bad, signal, ends, tracks))
     else:
-        signature = _signature(
-            tracks.get(GRAD_NORM), GRAD_NORM, Kind.NON_FINITE, bad[0].step, bad[-1].step, _value(bad[0])
-        )
-        evidence.append(Evidence(signature, math.inf, math.inf, ends, False, len(bad)))
+        evidence.append(_lost_norm(bad, tracks, ends, may_raise=True))
 
 
 def _takes_part(bad: list[_Row], tracks: dict[str, Track], ends: bool) -> list[Evidence]:
     """A benign skip is no incident, but it belongs to one that happens at the same time."""
     if not any(row.grad_lost for row in bad):
         return [_skips(bad, SKIPPED, ends, tracks, may_raise=False)]
-    lost = [row for row in bad if row.grad_lost]
-    signature = _signature(
-        tracks.get(GRAD_NORM), GRAD_NORM, Kind.NON_FINITE, lost[0].step, lost[-1].step, _value(lost[0])
-    )
-    return [Evidence(signature, math.inf, math.inf, ends, False, len(lost), may_raise=False)]
+    return [_lost_norm([row for row in bad if row.grad_lost], tracks, ends)]
 
 
 def _skips(bad: list[_Row], signal: str, ends: bool, tracks: dict[str, Track], *, may_raise: bool = True) -> Evidence:
