@@ -33,6 +33,15 @@ def test_equal_rounded_logs_are_exact_within_rounding_only() -> None:
     assert "5 logged digits" in licence.reason
 
 
+def test_a_rounded_record_equals_an_unrounded_trial_to_its_last_digit_and_no_further() -> None:
+    fine = {s: 2.0 + 0.00123 * ((s * 7) % 5) for s in range(1, 25)}
+    record = Signals(series=(series("loss", {s: round(v, 4) for s, v in fine.items()}, digits=5),))
+    apart = {s: v + (2e-4 if s == 15 else 0.0) for s, v in fine.items()}
+    assert _judge(record, signals(loss=fine)).grade is Grade.LOG_EXACT
+    refused = _judge(record, signals(loss=apart))
+    assert (refused.grade, refused.first_difference) == (Grade.REFUSED, 15)
+
+
 def test_one_different_healthy_step_refuses_the_licence_and_is_named() -> None:
     licence = _judge(signals(loss=_varying()), signals(loss=_varying() | {15: 2.5}))
     assert licence.grade is Grade.REFUSED

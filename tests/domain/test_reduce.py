@@ -40,6 +40,16 @@ def test_the_whole_batch_is_no_answer() -> None:
     assert "as a whole" in found.reason
 
 
+def test_a_cause_that_is_spread_evenly_is_given_up_after_the_quarters() -> None:
+    found = reduce_items(range(32), lambda kept: True)
+    assert (found.items, found.num_tests) == ((), 6)
+
+
+def test_a_contiguous_half_is_found_without_a_guess() -> None:
+    found = reduce_items(range(32), lambda kept: any(8 <= k < 24 for k in kept), max_tests=16)
+    assert found.items == tuple(range(8, 24))
+
+
 def test_a_spent_budget_is_said_and_nothing_is_claimed() -> None:
     found = reduce_items(range(64), failing(63), max_tests=2)
     assert found.items == ()

@@ -169,10 +169,15 @@ def _logged(investigation: Investigation, run: TrialRun) -> Signals:
     if not metrics.is_dir():
         return Signals()
     columns = dict(investigation.run.columns)
-    twins = [path for s in investigation.record.sources if (path := metrics / s.path).is_file()]
-    same, everything = (_read(paths, metrics, columns) for paths in (twins, [metrics]))
-    names = set(same.names())
-    return replace(same, series=(*same.series, *(s for s in everything.series if s.name not in names)))
+    twins = [metrics / source.path for source in investigation.record.sources]
+    # A console log that the operator redirected is the trial's own standard output.
+    own = [twin if twin.is_file() else metrics / "stdout.log" for twin in twins]
+    found = Signals()
+    for paths in (list(dict.fromkeys(own)), [metrics]):
+        names = set(found.names())
+        more = _read([path for path in paths if path.exists()], metrics, columns)
+        found = replace(found, series=(*found.series, *(s for s in more.series if s.name not in names)))
+    return found
 
 
 def _read(paths: list[Path], base: Path, columns: dict[str, str]) -> Signals:

@@ -6,6 +6,7 @@ of what the stack averages or when it counts.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from spike.domain.factors import same_number
@@ -22,6 +23,11 @@ WANTED_STEPS = 3
 by accident."""
 
 
+ROUNDING = 1.001
+"""Half a unit of the last digit, with room for the decimal fraction that a double does not hold exactly."""
+MAX_DECIMALS = 9
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     signal: str
@@ -29,6 +35,16 @@ class _Row:
     record: float
     trial: float
     digits: int
+    unit: float
+    """Unit of the last decimal that the record printed; 0 for an unrounded or scientific record."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Equal as far as the record printed it: the trial's value may come with more digits."""
+        if same_number(self.record, self.trial):
+            return True
+        relative = 0.5 * 10.0 ** (1 - self.digits) * abs(self.record) if self.digits < FULL_DIGITS - 1 else 0.0
+        return abs(self.record - self.trial) <= ROUNDING * max(0.5 * self.unit, 0.0 if self.unit else relative)
 
 
 def judge_licence(record: Signals, trial: Signals, *, first_step: int, onset: int, noise: NoiseFloor) -> Licence:
@@ -44,7 +60,7 @@ def judge_licence(record: Signals, trial: Signals, *, first_step: int, onset: in
     anomalous = [row for row in rows if row.step >= onset]
     if not anomalous:
         return Licence(Grade.REFUSED, _nothing_shared(record, trial))
-    equal = all(same_number(row.record, row.trial) for row in anomalous)
+    equal = all(row.is_equal for row in anomalous)
     if equal and any(row.record == row.record for row in anomalous):
         licence = _judge_rows(anomalous, noise)
         reason = (
@@ -69,12 +85,22 @@ def _shared_rows(record: Signals, trial: Signals, *, after: int) -> list[_Row]:
         replayed = _last_by_step(right)
         logged = _last_by_step(left)
         digits = min(left.digits, right.digits)
-        rows += [_Row(name, s, logged[s], v, digits) for s, v in replayed.items() if s > after and s in logged]
+        unit = _unit(left) if left.digits < FULL_DIGITS - 1 else 0.0
+        rows += [_Row(name, s, logged[s], v, digits, unit) for s, v in replayed.items() if s > after and s in logged]
     return sorted(rows, key=lambda row: (row.step, row.signal))
 
 
 def _last_by_step(series: Series) -> dict[int, float]:
     return {int(step): float(value) for step, value in zip(series.steps, series.values, strict=True)}
+
+
+def _unit(series: Series) -> float:
+    """Unit of the last decimal of a log with a fixed number of them; 0 where values have no such number."""
+    finite = [float(v) for v in series.values if math.isfinite(v)]
+    for decimals in range(MAX_DECIMALS + 1):
+        if all(math.isclose(round(v, decimals), v, rel_tol=1e-12, abs_tol=1e-15) for v in finite):
+            return 10.0**-decimals
+    return 0.0
 
 
 def _nothing_shared(record: Signals, trial: Signals) -> str:
@@ -91,7 +117,7 @@ def _judge_rows(rows: list[_Row], noise: NoiseFloor) -> Licence:
     steps = sorted({row.step for row in rows})
     span = f"steps {steps[0]}-{steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
     few = "" if len(steps) >= WANTED_STEPS else f"; only {len(steps)} to compare"
-    differing = [row for row in rows if not same_number(row.record, row.trial)]
+    differing = [row for row in rows if not row.is_equal]
     if not differing:
         digits = min(row.digits for row in rows)
         grade = Grade.BIT_EXACT if digits >= FULL_DIGITS - 1 else Grade.LOG_EXACT

@@ -81,12 +81,24 @@ def _from_guess(whole: tuple[int, ...], guess: tuple[int, ...], counter: _Counte
     return chosen if counter(chosen) and counter(rest) is False else None
 
 
-def _split(group: tuple[int, ...], counter: _Counter) -> tuple[int, ...]:
-    """Items of a failing group that fail on their own; the group itself where only together they do."""
-    if len(group) <= 1:
-        return group
+EVENLY = 4
+"""When all of this many parts fail, the cause is spread over them and splitting on only costs trials."""
+
+
+def _split(whole: tuple[int, ...], counter: _Counter) -> tuple[int, ...]:
+    """Halve failing groups, level by level, down to items, to groups that fail only together, or to an even spread."""
+    groups = [whole]
+    while any(len(group) > 1 for group in groups):
+        parts = [part for group in groups for part in _halves(group)]
+        failing = [part for part in parts if part in groups or counter(part)]
+        if counter.reason:
+            return ()
+        if not failing or (len(parts) >= EVENLY and len(failing) == len(parts)):
+            break
+        groups = failing
+    return tuple(item for group in groups for item in group)
+
+
+def _halves(group: tuple[int, ...]) -> list[tuple[int, ...]]:
     middle = len(group) // 2
-    failing = [half for half in (group[:middle], group[middle:]) if counter(half)]
-    if not failing:
-        return group if not counter.reason else ()
-    return tuple(item for half in failing for item in _split(half, counter))
+    return [group[:middle], group[middle:]] if middle else [group]
