@@ -107,3 +107,10 @@ def test_a_log_that_counts_from_zero_is_aligned_by_its_own_values() -> None:
     logged = signals(loss={s.step - 1: s.loss for s in steps}, grad_norm={s.step - 1: s.grad_norm for s in steps})
     assert step_offset(logged, trace(steps)) == -1
     assert step_offset(signals(loss={s.step: s.loss for s in steps}), trace(steps)) == 0
+
+
+def test_a_noise_floor_as_wide_as_the_runs_own_fluctuation_licenses_nothing() -> None:
+    wide = NoiseFloor(num_repeats=3, bit_exact=False, spread=(("loss", 0.05),))
+    licence = _judge(signals(loss=_varying()), signals(loss=_varying(offset=1e-3)), wide)
+    assert licence.grade is Grade.REFUSED
+    assert "proves nothing" in licence.reason

@@ -10,13 +10,13 @@ from spike.actions.trials import Baseline, Performed, judge, perform, untestable
 from spike.casefile.codec import to_payload
 from spike.domain.case import PinnedCheckpoint
 from spike.domain.checkpoint import CheckpointScan
-from spike.domain.factors import observe, uncontrolled
+from spike.domain.factors import differences, observe, uncontrolled
 from spike.domain.licence import judge_licence, step_offset
 from spike.domain.measured import NotMeasured
 from spike.domain.noise import noise_floor
 from spike.domain.receipt import load_receipt
 from spike.domain.trace import CapturedBatch
-from spike.domain.trial import Licence, NoiseFloor, OutcomeKind, TrialResult, TrialSpec
+from spike.domain.trial import FactorDifference, Grade, Licence, NoiseFloor, OutcomeKind, TrialResult, TrialSpec
 from spike.readers.checkpoints import inspect_checkpoint, scan_checkpoint
 
 NUM_DONORS = 6
@@ -171,8 +171,12 @@ def open_bench(investigation: Investigation) -> Bench:
     while traces and len(runs) - 1 < wanted:
         runs.append(perform(investigation, repeat_spec(spec, len(runs))))
         noise = noise_floor([p.run for p in runs], before_step=before)
+    vectors = [observe(p.run) for p in runs]
+    same = uncontrolled(vectors[0], vectors[1:])
     licence = _licence(investigation, performed, offset, noise)
-    same = uncontrolled(observe(performed.run), [observe(p.run) for p in runs[1:]])
+    moving = [d for v in vectors[1:] for d in differences(vectors[0], v, same)]
+    if moving:
+        licence = _not_held_still(moving[0], offset)
     baseline = Baseline(performed, noise, offset, same)
     bench = Bench(investigation, baseline, licence, result, tuple(runs[1:]))
     bench.results["replay"] = result
@@ -194,6 +198,14 @@ def _licence(investigation: Investigation, performed: Performed, offset: int, no
     if not found.holds:
         found = replace(found, reason="; ".join([*_resumed_wrongly(investigation, performed), found.reason]))
     return replace(found, step_offset=offset)
+
+
+def _not_held_still(moving: FactorDifference, offset: int) -> Licence:
+    reason = (
+        f"the unchanged command is not the same twice: its {moving.factor.value} differs at {moving.where}, so that no "
+        "difference between trials can be laid to a change (seed the order of the data, save its position)"
+    )
+    return Licence(Grade.REFUSED, reason, step_offset=offset)
 
 
 def _resumed_wrongly(investigation: Investigation, performed: Performed) -> list[str]:

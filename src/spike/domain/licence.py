@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from spike.domain.factors import same_number
 from spike.domain.noise import TOLERANCE_IN_SPREADS
@@ -125,6 +127,13 @@ def _judge_rows(rows: list[_Row], noise: NoiseFloor) -> Licence:
         return Licence(grade, f"{' and '.join(signals)} of {span} equal the record {how}{few}", signals, len(steps))
     first = differing[0]
     beyond = [row for row in differing if not _within(row, noise)]
+    blind = [name for name in signals if TOLERANCE_IN_SPREADS * noise.of(name) > _fluctuation(rows, name)]
+    if blind and not beyond:
+        reason = (
+            f"unchanged trials differ from each other by {noise.of(blind[0]):.3g} in {blind[0]}, as much as the run "
+            "fluctuates from step to step, so that agreeing within this noise proves nothing"
+        )
+        return Licence(Grade.REFUSED, reason, signals, len(steps), first.step)
     if not beyond and not noise.bit_exact and noise.num_repeats:
         reason = (
             f"{' and '.join(signals)} of {span} lie within {TOLERANCE_IN_SPREADS:g} times the spread of "
@@ -142,6 +151,13 @@ def _judge_rows(rows: list[_Row], noise: NoiseFloor) -> Licence:
     else:
         reason += f"; the unchanged trial differs from itself by {noise.of(worst.signal):.3g} only"
     return Licence(Grade.REFUSED, reason, signals, len(steps), worst.step)
+
+
+def _fluctuation(rows: list[_Row], signal: str) -> float:
+    """Median change of the record from one healthy step to the next: what an unrelated trajectory would be off by."""
+    values = [row.record for row in rows if row.signal == signal and math.isfinite(row.record)]
+    changes = [abs(b - a) for a, b in pairwise(values)]
+    return median(changes) if changes else math.inf
 
 
 def _within(row: _Row, noise: NoiseFloor) -> bool:

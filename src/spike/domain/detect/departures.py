@@ -65,6 +65,8 @@ class Departure:
     """It stood still at a new level, which became the baseline."""
     num_rows: int
     """Anomalous rows between onset and last."""
+    weight: float
+    """Sum of their distances in scales, over the spread that such a sum of healthy rows would have."""
 
 
 class Memory:
@@ -164,8 +166,14 @@ def departures(track: Track, constants: Constants) -> Pass:
             continue
         departure, row = _follow(watch, row, direction)
         found.append(departure)
-    kept, hard = _rare(watch, found)
+    kept, hard = _rare(watch, [d for d in found if _has_weight(watch, d)])
     return Pass(tuple(kept), tuple(sorted((*watch.hard, *hard))))
+
+
+def _has_weight(watch: Watch, departure: Departure) -> bool:
+    """Whether a departure without one far row has enough rows to be more than a run of correlated noise."""
+    c = watch.constants
+    return departure.sigmas >= c.min_sigmas or departure.weight >= c.slow_weight
 
 
 def _rare(watch: Watch, found: list[Departure]) -> tuple[list[Departure], list[int]]:
@@ -293,6 +301,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
     watch.baseline.forget_from(onset, taken_back)
     forecast = watch.baseline.forecast(onset)
     limit = watch.threshold(direction)
+    usual = _usual(watch, forecast, onset, crossing, direction)
     away: list[tuple[int, float]] = []
     quiet: list[tuple[int, float]] = []
     row = onset
@@ -304,7 +313,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
             row += 1
             continue
         z = direction * (y - _centre(forecast, onset, row)) / forecast.scale
-        if z < c.onset_sigmas:
+        if z < usual:
             quiet.append((row, y))
             if len(quiet) >= c.quiet_rows:
                 break
@@ -336,6 +345,16 @@ def _first_departure(watch: Watch, crossing: int, direction: int) -> int:
             if gap > c.onset_gap_rows:
                 break
     return onset
+
+
+def _usual(watch: Watch, forecast: Forecast, onset: int, crossing: int, direction: int) -> float:
+    """Scales below which a row is back: the usual noise, or for a slow shift half of what it has reached."""
+    c = watch.constants
+    if watch.sums[direction] <= c.cusum_limit:
+        return c.onset_sigmas
+    rows = [row for row in range(onset, crossing + 1) if math.isfinite(watch.track.y[row])]
+    away = [direction * (watch.track.y[row] - _centre(forecast, onset, row)) / forecast.scale for row in rows]
+    return min(c.onset_sigmas, max(c.cusum_slack, 0.5 * sum(away) / max(1, len(away))))
 
 
 def _slow_beginning(watch: Watch, crossing: int, direction: int) -> int:
@@ -397,6 +416,7 @@ def _departure(
         is_open=is_open,
         is_settled=settled,
         num_rows=len(away),
+        weight=sum(z for _, z in away) / (math.sqrt(max(1, len(away))) * watch.memory.inflation()),
     )
 
 

@@ -119,4 +119,5 @@ def risen_further(risen: Departure, next_one: Departure) -> Departure:
         is_open=next_one.is_open,
         is_settled=next_one.is_settled,
         num_rows=risen.num_rows + next_one.num_rows,
+        weight=max(risen.weight, next_one.weight),
     )
