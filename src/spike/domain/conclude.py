@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spike.domain.eliminate import (
     Confirmed,
@@ -51,6 +51,9 @@ def conclude(
     `licence` is None where no trial could be run at all; `unavailable` maps experiments that could not be run to
     the reason. No licence, no verdict: facts alone can point (`next`), not decide.
     """
+    if licence is None or not licence.holds:
+        # What an unlicensed trial showed is no evidence; what was measured without a comparison still is.
+        evidence = replace(evidence, outcomes={}, trial_ids={})
     rejected = tuple(r for p in playbooks if (r := contradiction(p, evidence)) is not None)
     left = surviving(playbooks, evidence)
     suggestions = _suggestions(left, evidence, unavailable)
