@@ -28,6 +28,9 @@ KIND_ORDER = (
 )
 """Which kind names an incident that has several: what ends a run first, then what the loss did."""
 
+LONE_LEVEL = 3.0
+"""Scales by which the level of a gradient norm must have moved to be an incident without the loss."""
+
 PARTICIPANT_SIGMAS = 4.0
 """A signal that does not raise an incident itself takes part in one from this far out."""
 
@@ -98,7 +101,7 @@ def _stands_alone(evidence: Evidence, constants: Constants) -> bool:
     if not evidence.is_abrupt:
         return False
     if evidence.is_settled or (evidence.is_open and evidence.num_rows > 8):
-        return evidence.effect >= constants.lone_grad_shift
+        return evidence.level >= max(constants.lone_grad_shift, LONE_LEVEL * evidence.signature.scale)
     enough = (1.5 * constants.max_sigmas) if evidence.num_rows <= 2 else (1.3 * constants.min_sigmas)
     return evidence.effect >= constants.lone_grad_norm and evidence.sigmas > enough
 

@@ -44,8 +44,10 @@ class Constants:
     """Sum at which a lasting shift counts: about once in nine million rows of a normal noise at slack 1."""
     cusum_hold: float = 3.0
     """From this sum on rows wait outside the baseline until the sum has decided, so that a shift is not absorbed."""
-    slow_weight: float = 8.0
+    slow_weight: float = 9.0
     """Standard errors that a shift without one far row must add up to over its rows."""
+    slow_mean: float = 1.7
+    """... and their mean distance, in the same units: a level below this is a slow swing of the data."""
     cusum_cap: float = 5.0
     """A single row adds at most this much, so that one hard batch cannot fill the sum."""
     loss_prior: float = 0.08

@@ -113,10 +113,12 @@ class Watch:
         """z of every row that was judged healthy."""
 
     def let_in(self) -> None:
-        """Take the rows that waited into the baseline."""
+        """Take the rows that waited into the baseline; those of a crossing say nothing about the usual memory."""
+        is_calm = max(self.sums.values()) < self.constants.cusum_limit
         for row, y, error, z in self.waiting:
             self.baseline.accept(row, y, error)
-            self.memory.add(z)
+            if is_calm:
+                self.memory.add(z)
         self.waiting.clear()
 
     def begin_again(self, first: int, last: int) -> None:
@@ -173,7 +175,8 @@ def departures(track: Track, constants: Constants) -> Pass:
 def _has_weight(watch: Watch, departure: Departure) -> bool:
     """Whether a departure without one far row has enough rows to be more than a run of correlated noise."""
     c = watch.constants
-    return departure.sigmas >= c.min_sigmas or departure.weight >= c.slow_weight
+    mean = departure.weight / math.sqrt(max(1, departure.num_rows))
+    return departure.sigmas >= c.min_sigmas or (departure.weight >= c.slow_weight and mean >= c.slow_mean)
 
 
 def _rare(watch: Watch, found: list[Departure]) -> tuple[list[Departure], list[int]]:
