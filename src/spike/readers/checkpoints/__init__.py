@@ -102,16 +102,13 @@ def checksums(checkpoint: Checkpoint) -> dict[tuple[str, str, str], tuple[int, i
     Costs no tensor bytes: zip directories hold them. Empty where the format has none or the index is broken. Equal
     entries mean equal bytes for all practical purposes when many tensors are compared.
     """
-    from spike.readers.checkpoints._bytes import FileRange
+    from spike.readers.checkpoints._marks import mark_of
 
     try:
-        return {
-            (t.role.value, t.name, t.key): (t.data.nbytes, t.data.crc)
-            for t in lazy_tensors(checkpoint)
-            if isinstance(t.data, FileRange) and t.data.crc is not None
-        }
+        marks = {(t.role.value, t.name, t.key): mark_of(t.data) for t in lazy_tensors(checkpoint)}
     except (InputUnreadable, OSError):
         return {}
+    return {key: mark for key, mark in marks.items() if mark is not None}
 
 
 def write_donor(checkpoint: Checkpoint, path: Path, *, parameters: bool, moments: bool) -> None:

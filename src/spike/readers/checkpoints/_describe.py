@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from spike.domain.checkpoint import Checkpoint, Integrity, Role
+from spike.domain.errors import InputUnreadable
 from spike.domain.measured import NotMeasured
 from spike.readers.checkpoints._bytes import load
 from spike.readers.checkpoints._contents import Contents
@@ -37,7 +40,9 @@ def describe(
     stats = [file.stat() for file in files if file.is_file()]
     integrity = damage.integrity if damage else Integrity.COMPLETE
     reason = "; ".join([*([damage.message] if damage else []), *notes])
-    _read_step_counter(contents)
+    counted = step_counter(contents)
+    if counted is not None:
+        contents.scalars["optimizer.step"] = counted
     return Checkpoint(
         path=str(path.absolute()),
         layout=layout,
@@ -101,10 +106,11 @@ def _needs_scaler(config: dict[str, str]) -> bool:
     return False
 
 
-def _read_step_counter(contents: Contents) -> None:
+def step_counter(contents: Contents) -> float | None:
     """The optimizer's own count of updates: a few bytes of the first and the last moment that has one."""
-    if "optimizer.step" in contents.scalars:
-        return
+    stored = contents.scalars.get("optimizer.step")
+    if stored is not None:
+        return stored
     counters = [
         tensor
         for tensor in contents.tensors
@@ -113,11 +119,8 @@ def _read_step_counter(contents: Contents) -> None:
     values = []
     for tensor in {id(t): t for t in (counters[:1] + counters[-1:])}.values():
         try:
-            import numpy as np
-
             raw = np.frombuffer(load(tensor.data), dtype=np.uint8)
             values.append(float(decode(bits_of(raw, tensor.dtype), tensor.dtype).reshape(-1)[0]))
-        except (Damaged, ValueError, IndexError):
+        except (InputUnreadable, ValueError, IndexError):
             continue
-    if values:
-        contents.scalars["optimizer.step"] = max(values)
+    return max(values) if values else None

@@ -11,14 +11,18 @@ from typing import Any
 
 from spike.domain.checkpoint import Integrity, Role
 from spike.domain.errors import InputUnreadable
+from spike.readers.checkpoints._bytes import assemble
 from spike.readers.checkpoints._contents import Contents, flatten, interpret, number
-from spike.readers.checkpoints._safetensors_file import read_safetensors
+from spike.readers.checkpoints._numbers import width
+from spike.readers.checkpoints._safetensors_file import Entry, SafetensorsFile, read_safetensors
 from spike.readers.checkpoints._torch_file import TorchFile, is_legacy, read_legacy_file, read_torch_file
 from spike.readers.checkpoints._zip import Archive, mismatches
-from spike.readers.checkpoints.contract import Checked, Damaged
+from spike.readers.checkpoints.contract import Checked, Damaged, LazyTensor
 
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
 NO_CHECKSUM = "safetensors has no checksum: whole in structure, its content cannot be verified"
+SHARDING_KEY = "DCP_SHARDING_INFO"
+"""Where torch's own safetensors writer keeps the offset of each shard (torch/distributed/checkpoint/hf_storage.py)."""
 MAX_JSON = 256 << 20
 
 _MODEL = re.compile(r"^(pytorch_model|model|adapter_model|weights|state_dict|ema|net|module)([._-]|$)")
@@ -40,6 +44,8 @@ class Parts:
     notes: list[str] = field(default_factory=list)
     foreign: set[str] = field(default_factory=set)
     archives: list[tuple[str, Archive]] = field(default_factory=list)
+    shards: dict[str, list[tuple[tuple[int, ...], Entry, str]]] = field(default_factory=dict)
+    """Pieces of tensors that lie in several safetensors files, with their offsets."""
     used: set[str] = field(default_factory=set)
     """Files that were understood, relative POSIX."""
 
@@ -65,11 +71,39 @@ class Parts:
             self.damages.append(damage)
 
     def add_safetensors(self, path: Path, role: Role = Role.PARAMETER) -> None:
-        """Tensors of a safetensors file."""
+        """Tensors of a safetensors file; shards of one tensor in several files wait for `join_shards`."""
         file = read_safetensors(path)
-        self.contents.tensors += file.tensors(role, self.name(path))
+        if SHARDING_KEY in file.metadata:
+            self._keep_shards(path, file)
+        else:
+            self.contents.tensors += file.tensors(role, self.name(path))
         if NO_CHECKSUM not in self.notes:
             self.notes.append(NO_CHECKSUM)
+
+    def _keep_shards(self, path: Path, file: SafetensorsFile) -> None:
+        try:
+            info = json.loads(file.metadata[SHARDING_KEY])
+            for entry in file.entries:
+                offsets = tuple(int(n) for n in info[entry.name]["saved_offsets"])
+                self.shards.setdefault(entry.name, []).append((offsets, entry, self.name(path)))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Damaged(f"{path.name}: its sharding is described in an unknown way", Integrity.CORRUPT) from error
+
+    def join_shards(self) -> None:
+        """Put tensors together that were saved in pieces; what does not fit is remembered as damage."""
+        for name, pieces in self.shards.items():
+            first = pieces[0][1]
+            boxes = [(offsets, entry.shape, entry.data) for offsets, entry, _ in pieces]
+            ends = [[at + n for at, n in zip(offsets, sizes, strict=False)] for offsets, sizes, _ in boxes]
+            shape = tuple(map(max, zip(*ends, strict=True)))
+            try:
+                data = assemble(shape, width(first.dtype), boxes)
+            except InputUnreadable as error:
+                self.damages.append(Damaged(f"{pieces[0][2]}: {name[:80]}: {error.message}", Integrity.TORN))
+                continue
+            tensor = LazyTensor(Role.PARAMETER, name, -1, "", first.dtype, shape, pieces[0][2], data)
+            self.contents.tensors.append(tensor)
+        self.shards.clear()
 
     def add_torch(self, path: Path) -> TorchFile:
         """Objects of a torch file, understood by its name and its shape."""

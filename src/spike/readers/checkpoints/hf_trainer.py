@@ -19,9 +19,12 @@ from spike.readers.checkpoints._parts import Parts, check_ranks, check_shards, r
 from spike.readers.checkpoints._times import saved_over
 from spike.readers.checkpoints._torch_file import read_torch_file
 from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.dcp import read_dcp
 
 _DIRECTORY = re.compile(r"^checkpoint-(\d+)$")
 _MODEL = re.compile(r"^((adapter_)?model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)$")
+_SHARDED = re.compile(r"^(pytorch_model_fsdp|optimizer)_\d+$")
+"""Directories of a sharded FSDP save."""
 _RNG_RANK = re.compile(r"^rng_state_(\d+)\.pth$")
 _OPTIMIZERS = ("optimizer.pt", "optimizer.bin", "optimizer_0")
 _KNOWN = re.compile(
@@ -83,6 +86,8 @@ class HfTrainer:
         for name in sorted(names):
             if name in ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt") or name.startswith("rng_state"):
                 parts.add(path / name)
+        for name in sorted(filter(_SHARDED.match, names)):
+            read_dcp(parts, path / name)
         self._check_complete(parts, names, args)
         if (path / "config.json").is_file():
             parts.add_json(path / "config.json", "config")

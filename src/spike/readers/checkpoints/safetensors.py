@@ -84,6 +84,7 @@ class Safetensors:
                 value = parts.add_json(path / name, Path(name).stem)
                 parts.contents.step = step_of(value) if parts.contents.step is None else parts.contents.step
         check_shards(parts, path, names)
+        parts.join_shards()
         if not any(name.endswith(".safetensors") for name in names):
             parts.damages.append(Damaged("has an index and no shard", Integrity.TORN))
         return parts

@@ -1,0 +1,104 @@
+"""What is in Megatron's torch_dist layout? A distributed checkpoint, metadata.json as its marker, perhaps digests.
+
+With --verify-integrity Megatron writes integrity.json, {"algorithm", "files": {name: digest}}: those digests are
+recomputed. (megatron/core/dist_checkpointing)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from spike.domain.checkpoint import Checkpoint, Integrity
+from spike.readers.checkpoints._dcp import METADATA, DcpIndex, slice_mismatches
+from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.readers.checkpoints._parts import TORCH_SUFFIXES, Parts, read_json
+from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.dcp import read_dcp
+from spike.readers.checkpoints.megatron import note_tracker
+
+MARKER = "metadata.json"
+INTEGRITY = "integrity.json"
+
+
+class MegatronDist:
+    """One `iter_<N>` directory."""
+
+    layout = "megatron-dist"
+    specificity = NAMED_STACK
+
+    def recognises(self, path: Path, names: frozenset[str]) -> bool:
+        """A distributed checkpoint with Megatron's marker or common state."""
+        is_dcp = any(name.endswith(".distcp") or METADATA.match(name) for name in names)
+        return is_dcp and (MARKER in names or "common.pt" in names or path.name.startswith("iter_"))
+
+    def inspect(self, path: Path) -> Checkpoint:
+        """Its parts; torn without the marker, which is written last."""
+        parts = Parts(path)
+        self._read(parts)
+        files = files_below(path)
+        known = (".distcp", ".metadata", MARKER, INTEGRITY)
+        return describe(
+            path,
+            self.layout,
+            files,
+            parts.contents,
+            damage=parts.damage(),
+            notes=(*parts.notes, *foreign_note(parts.foreign)),
+            strays=(n for n in map(parts.name, files) if n not in parts.used and not n.endswith(known)),
+        )
+
+    def tensors(self, path: Path) -> Iterator[LazyTensor]:
+        """Every tensor, whole."""
+        parts = Parts(path)
+        self._read(parts)
+        yield from parts.contents.tensors
+
+    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
+        """Damage of the structure, slices against their CRCs, files against the digests that Megatron stored."""
+        parts = Parts(path)
+        index = self._read(parts)
+        yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
+        yield from parts.mismatches(checked)
+        if index is not None:
+            yield from slice_mismatches(index, checked)
+        yield from _digests(path)
+
+    def _read(self, parts: Parts) -> DcpIndex | None:
+        for file in sorted(parts.root.iterdir()):
+            if file.suffix in TORCH_SUFFIXES:
+                parts.add(file)
+        if not (parts.root / MARKER).is_file():
+            parts.damages.append(
+                Damaged(f"{MARKER} is missing: it is written last, so the save was cut off", Integrity.TORN)
+            )
+        note_tracker(parts, parts.root)
+        return read_dcp(parts, parts.root)
+
+
+def _digests(path: Path) -> Iterator[tuple[str, str]]:
+    """Files that do not have the digest which integrity.json promises."""
+    if not (path / INTEGRITY).is_file():
+        return
+    try:
+        promised = read_json(path / INTEGRITY)
+    except Damaged as damage:
+        yield INTEGRITY, damage.message
+        return
+    algorithm, files = promised.get("algorithm"), promised.get("files")
+    if algorithm not in ("sha256", "sha512", "blake2b") or not isinstance(files, dict):
+        yield INTEGRITY, f"its algorithm {str(algorithm)[:40]!r} is not known"
+        return
+    for name, digest in sorted(files.items()):
+        file = path / str(name)
+        if ".." in Path(str(name)).parts or not file.is_file():
+            yield str(name), "is named in integrity.json and is not there"
+            continue
+        with file.open("rb") as content:
+            found = hashlib.file_digest(content, algorithm).hexdigest()
+        if found != digest:
+            yield str(name), f"does not have the {algorithm} digest that integrity.json promises"
+
+
+READER = MegatronDist()
