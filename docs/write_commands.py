@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import click
+from collections.abc import Iterator
+from typing import Any
+
 import typer
 
 from spike.cli.app import app
@@ -16,21 +18,21 @@ Written by `make docs` from the commands themselves; a test compares it. Exit co
 
 def main() -> None:
     """Print Markdown on stdout."""
-    root = typer.main.get_command(app)
-    assert isinstance(root, click.Group)
     print(HEAD)
-    for name, command in root.commands.items():
-        for path, leaf in _leaves((name,), command):
-            context = click.Context(
-                leaf, info_name=f"spike {' '.join(path)}", max_content_width=100, terminal_width=100
-            )
-            print(f"## spike {' '.join(path)}\n\n```\n{leaf.get_help(context).rstrip()}\n```\n")
+    for path, command in commands((), typer.main.get_command(app)):
+        name = f"spike {' '.join(path)}"
+        context = command.context_class(command, info_name=name, max_content_width=100, terminal_width=100)
+        print(f"## {name}\n\n```\n{command.get_help(context).rstrip()}\n```\n")
 
 
-def _leaves(path: tuple[str, ...], command: click.Command) -> list[tuple[tuple[str, ...], click.Command]]:
-    if isinstance(command, click.Group):
-        return [leaf for name, sub in command.commands.items() for leaf in _leaves((*path, name), sub)]
-    return [(path, command)]
+def commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(path of names, command) of every command that is no group."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield path, command
+        return
+    for name, sub in below.items():
+        yield from commands((*path, name), sub)
 
 
 if __name__ == "__main__":
