@@ -142,13 +142,13 @@ def test_a_step_that_contradicts_the_directory_is_reported_and_the_contents_win(
 def test_a_file_written_again_after_the_marker_means_overwritten(trainer):
     optimizer = trainer / "optimizer.pt"
     data = optimizer.read_bytes()
-    marker = (trainer / "trainer_state.json").stat().st_mtime_ns
+    now = optimizer.stat().st_ctime_ns
     with optimizer.open("r+b") as file:  # the same inode, as torch.save reuses it
         file.write(data)
-    later = marker + 3_600 * 10**9
+    later = now + 3_600 * 10**9
     os.utime(trainer / "trainer_state.json", ns=(later, later))
     assert inspect_checkpoint(trainer).integrity is Integrity.COMPLETE
-    os.utime(optimizer, ns=(later * 2 - marker, later * 2 - marker))
+    os.utime(optimizer, ns=(later + 3_600 * 10**9,) * 2)
     found = inspect_checkpoint(trainer)
     assert found.integrity is Integrity.OVERWRITTEN
     assert "optimizer.pt" in found.reason

@@ -387,17 +387,17 @@ def _has_position(value: Any) -> bool:
     return any(_POSITION.search(str(key)) for key in mapping)
 
 
-def _has_tensors(value: Any) -> bool:
+def _has_tensors(value: Any, depth: int = 6) -> bool:
+    """True for a model: tensors under names, nested as deep as Megatron nests them."""
     if _is_module(value):
         return True
     mapping = as_mapping(value)
-    if mapping is None or is_optimizer(value):
-        return isinstance(value, list) and any(_has_tensors(item) for item in value[:64])
-    return any(
-        isinstance(inner, TensorRef)
-        or (isinstance(inner, dict) and any(isinstance(deep, TensorRef) for deep in inner.values()))
-        for inner in mapping.values()
-    )
+    if is_optimizer(value) or depth == 0:
+        return False
+    inner = list(mapping.values()) if mapping is not None else value if isinstance(value, list) else []
+    if any(isinstance(item, TensorRef) for item in inner):
+        return True
+    return any(_has_tensors(item, depth - 1) for item in inner[:256] if isinstance(item, dict | Record | list))
 
 
 def _all_optimizers(value: list[Any] | dict[Any, Any]) -> bool:

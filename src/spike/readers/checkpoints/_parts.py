@@ -118,24 +118,21 @@ class Parts:
 
     def _understand(self, path: Path, file: TorchFile) -> None:
         stem, name, contents = path.stem.lower(), self.name(path), self.contents
-        role = Role.OTHER
-        if _RNG.search(stem):
+        if _MODEL.match(stem) or _OPTIMIZER.search(stem):
+            contents.merge(interpret(file, name))
+        elif _RNG.search(stem):
             contents.present.add("rng")
+            contents.merge(interpret(file, name, role=Role.OTHER))
         elif _CURSOR.search(stem):
             contents.present.add("data-cursor")
-        elif _SCHEDULER.search(stem):
-            contents.present.add("scheduler")
-            _numbers(contents, "scheduler", file.value)
-        elif _SCALER.search(stem):
-            contents.present.add("scaler")
-            _numbers(contents, "scaler", file.value)
+            contents.merge(interpret(file, name, role=Role.OTHER))
+        elif _SCHEDULER.search(stem) or _SCALER.search(stem):
+            kind = "scaler" if _SCALER.search(stem) else "scheduler"
+            contents.present.add(kind)
+            _numbers(contents, kind, file.value)
+            contents.merge(interpret(file, name, role=Role.OTHER))
         else:
-            part = interpret(file, name)
-            if _MODEL.match(stem) is None and not _OPTIMIZER.search(stem) and "rank" not in stem:
-                part.tensors = [t for t in part.tensors if t.role is not Role.OTHER] or part.tensors
-            contents.merge(part)
-            return
-        contents.merge(interpret(file, name, role=role))
+            contents.merge(interpret(file, name))
 
     def add_json(self, path: Path, prefix: str) -> dict[str, Any]:
         """A JSON file's settings under `prefix`; an empty mapping where it cannot be read (damage remembered)."""
