@@ -13,9 +13,11 @@ from spike.domain.case import PinnedCheckpoint
 from spike.domain.errors import ExitCode, SpikeError
 from spike.domain.facts import CheckReport
 from spike.domain.incident import Incident
+from spike.domain.measured import NotMeasured
 from spike.domain.outcome import anomalous_steps
 from spike.domain.run import Run
 from spike.domain.signals import Signals
+from spike.readers.source_tree import read_source
 
 MAX_WINDOW_STEPS = 32
 """A trial goes no further than this beyond the onset: enough for a gradient norm that leads the loss by many steps
@@ -29,6 +31,14 @@ Steps = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedCode:
+    """The code to put into a trial's view where the work tree has moved on since the freeze; empty where it has not."""
+
+    commit: str = ""
+    patch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Investigation:
     """One case at work. Ports (`talk`, `on_step`) have silent defaults."""
 
@@ -37,6 +47,7 @@ class Investigation:
     incident: Incident
     record: Signals
     checks: CheckReport | None
+    code: RecordedCode
     talk: Talk = lambda _text: None
     on_step: Steps = lambda _trial, _done, _total: None
 
@@ -92,7 +103,27 @@ def open_investigation(
         run=run,
         incident=incident,
         record=read_signals(case.path),
+        code=_recorded_code(case, run, talk or (lambda _text: None)),
         checks=from_payload(CheckReport, checks, schema="spike.checks/1", source="checks.json") if checks else None,
         talk=talk or (lambda _text: None),
         on_step=on_step or (lambda _trial, _done, _total: None),
     )
+
+
+def _recorded_code(case: Case, run: Run, talk: Talk) -> RecordedCode:
+    """Compare the code that was frozen with the code that is there now."""
+    frozen = case.read_json("evidence/source/state.json") or {}
+    state = frozen.get("state", {})
+    commit, digest = state.get("commit", ""), state.get("patch_sha256", "")
+    if not commit:
+        return RecordedCode()
+    now = read_source(Path(run.code or run.directory))
+    if isinstance(now, NotMeasured) or (now.commit, now.patch_sha256) == (commit, digest):
+        return RecordedCode()
+    if frozen.get("secrets_taken_out_of_patch"):
+        talk("the code was changed since the freeze, and its patch had secrets: trials run the code that is there now")
+        return RecordedCode()
+    talk(f"the code was changed since the freeze: trials run the recorded commit {commit[:10]}")
+    file = case.path / "evidence/source/uncommitted.patch"
+    patch = file.read_bytes().decode("utf-8", "surrogateescape") if file.is_file() else ""
+    return RecordedCode(commit, patch)

@@ -121,6 +121,8 @@ def _request(investigation: Investigation, spec: TrialSpec, directory: Path) -> 
         metric_files=tuple(source.path for source in investigation.record.sources),
         hide=hide,
         place=place,
+        commit="" if spec.commit else investigation.code.commit,
+        patch="" if spec.commit else investigation.code.patch,
     )
 
 
