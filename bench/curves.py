@@ -23,6 +23,10 @@ from spike.domain.signals import (
 )
 
 
+FARTHEST = 6.5
+"""Standard deviations at which healthy noise is cut: a batch beyond that is an incident by this bench's own words."""
+
+
 @dataclass(slots=True)
 class Record:
     """One run's columns while it is being made."""
@@ -95,7 +99,7 @@ def _noise(rng: np.random.Generator, n: int, scale: float, skew: float = 0.0) ->
             white[i] = rho * white[i - 1] + math.sqrt(1 - rho**2) * white[i]
     elif kind < 0.66:
         freedom = rng.uniform(5, 12)
-        white = rng.standard_t(freedom, n) / math.sqrt(freedom / (freedom - 2))
+        white = np.clip(rng.standard_t(freedom, n) / math.sqrt(freedom / (freedom - 2)), -FARTHEST, FARTHEST)
     return scale * (white + skew * np.maximum(white, 0.0))
 
 

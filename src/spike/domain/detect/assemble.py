@@ -219,6 +219,8 @@ def _has_recovered(cluster: list[Evidence], kind: Kind, scene: Scene, taken: set
     track = scene.tracks.get(LOSS)
     if track is None or len(track) == 0:
         return True
+    if all(e.signal in (GRAD_NORM, UPDATE_NORM) and math.isfinite(e.sigmas) for e in cluster):
+        return True  # the norm came back, and the loss took no part
     onset, last = min(e.onset for e in cluster), max(e.last for e in cluster)
     if kind in (Kind.SKIPPED_STEPS, Kind.FROZEN, Kind.DROP) and not any(
         e.signal == LOSS and e.signature.direction > 0 for e in raising

@@ -17,7 +17,7 @@ from spike.domain.detect.frozen import find_frozen
 from spike.domain.detect.hints import lowered_rate
 from spike.domain.detect.nonfinite import find_nonfinite
 from spike.domain.detect.scaler import find_collapse
-from spike.domain.detect.season import without_season
+from spike.domain.detect.season import is_in_phase, without_season
 from spike.domain.detect.shape import continues, of_loss, returns, risen_further
 from spike.domain.detect.track import Track, is_stale, track
 from spike.domain.incident import Incident, Kind, Notice
@@ -39,12 +39,12 @@ def judge(
     tracks = _tracks(_without_filtered(series, lost.filtered_steps), constants)
     evidence: list[Evidence] = [*lost.evidence, *find_frozen(series, constants)]
     evidence += find_collapse(series.get(LOSS_SCALE), constants.startup_rows)
+    rows = benign.period(tracks[LOSS], constants) if LOSS in tracks else None
     for name in (GRAD_NORM, UPDATE_NORM):
         if name in tracks:
-            found = departures(tracks[name], constants).departures
-            evidence += [of_departure(tracks[name], d, _norm_kind(d)) for d in found if d.direction == UP]
+            evidence += _norm_evidence(tracks[name], rows, constants)
     if LOSS in tracks:
-        evidence += _loss_evidence(tracks[LOSS], series, constants, notices)
+        evidence += _loss_evidence(tracks[LOSS], series, rows, constants, notices)
     scene = Scene(tracks, series, constants, rank)
     found_incidents = incidents(evidence, scene)
     return found_incidents, tuple(_outside(notices, found_incidents))
@@ -91,20 +91,27 @@ def _without_filtered(series: dict[str, Series], steps: frozenset[int]) -> dict[
     return series | {LOSS: replace(loss, values=np.where(hidden, np.nan, loss.values))}
 
 
+def _norm_evidence(norm: Track, rows: int | None, constants: Constants) -> list[Evidence]:
+    found = [d for d in departures(norm, constants).departures if d.direction == UP]
+    return [of_departure(norm, d, _norm_kind(d)) for d in found if rows is None or not is_in_phase(norm, d.peak, rows)]
+
+
 def _norm_kind(departure: Departure) -> Kind:
     lasting = departure.is_settled or (departure.is_open and departure.num_rows > 8)
     return Kind.LEVEL_SHIFT if lasting else Kind.SPIKE
 
 
 def _loss_evidence(
-    loss: Track, series: dict[str, Series], constants: Constants, notices: list[Notice]
+    logged: Track, series: dict[str, Series], rows: int | None, constants: Constants, notices: list[Notice]
 ) -> list[Evidence]:
-    rows = benign.period(loss, constants)
+    loss = logged
     if rows is not None:
-        notices.append(benign.periodic(loss, rows))
-        loss = without_season(loss, rows)
+        notices.append(benign.periodic(logged, rows))
+        loss = without_season(logged, rows)
     passed = departures(loss, constants)
     found = _joined(loss, list(passed.departures), constants)
+    if rows is not None:
+        found = [d for d in found if d.direction == DOWN or not is_in_phase(logged, d.peak, rows)]
     kept: list[Evidence] = []
     for departure in found:
         evidence = of_loss(loss, departure, constants)

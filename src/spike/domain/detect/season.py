@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,12 @@ from spike.domain.detect.track import Track
 
 NEIGHBOURS = 3
 """Periods on either side whose rows of the same phase say what is usual there: the median of seven."""
+
+ALIKE = 0.4
+"""A row of the same phase that stands out by this share as much is one of a kind with it."""
+
+BEYOND = 2.2
+"""A row that stands out this many times as far as any of its kind does so for another reason."""
 
 
 def without_season(track: Track, rows: int) -> Track:
@@ -25,6 +32,25 @@ def without_season(track: Track, rows: int) -> Track:
         values = [swing[m] for m in mates if m != row and 0 <= m < y.size and np.isfinite(swing[m])]
         season[row] = float(np.median(values)) if values else 0.0
     return replace(track, y=tuple(np.where(usable, y - season, y).tolist()))
+
+
+def is_in_phase(track: Track, peak: int, rows: int) -> bool:
+    """Whether row `peak` stands out because its phase does: rows one to three periods away stand out alike."""
+    swing = _swing(track, peak, rows)
+    mates = [peak + k * rows for k in range(-NEIGHBOURS, NEIGHBOURS + 1) if k]
+    swings = [_swing(track, row, rows) for row in mates if 0 <= row < len(track) and math.isfinite(track.y[row])]
+    alike = sum(s > ALIKE * swing for s in swings)
+    return swing > 0 and alike >= 2 and swing < BEYOND * max(swings)
+
+
+def _swing(track: Track, row: int, rows: int) -> float:
+    """How far a row is above the rows within a period around it."""
+    around = sorted(
+        y
+        for other, y in enumerate(track.y[max(0, row - rows + 1) : row + rows], start=max(0, row - rows + 1))
+        if other != row and math.isfinite(y)
+    )
+    return track.y[row] - around[len(around) // 2] if around else 0.0
 
 
 def _level(y: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
