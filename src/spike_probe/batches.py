@@ -53,7 +53,8 @@ class MicroBatch:
         self.sites: list[Site] = []
         self.targets = TargetCount()
         self.has_model_call = False
-        self.loss: Optional[torch.Tensor] = None
+        self.loss: Any = None
+        """A float, or a scalar on the device."""
         self._seen: dict[Any, Optional[torch.Tensor]] = {}
         self._alive: list[torch.Tensor] = []
 

@@ -49,6 +49,7 @@ class Hooks:
         original = getattr(home, name)
         self._wrapped[id(original)] = (original, wrapper)
         setattr(home, name, wrapper)
+        _skip_in_dynamo(wrapper)
 
     def _replace_aliases(self) -> None:
         """Wherever a module that is already imported holds an original under a name of its own."""
@@ -86,8 +87,8 @@ class Hooks:
             return outermost(original, self, args, kwargs)
 
         self._put(torch.nn.Module, "__call__", __call__)
-        _skip_in_dynamo(__call__)
         _skip_in_dynamo(Hooks._outermost_call)
+        _skip_in_dynamo(Hooks.guard, with_callees=True)
 
     def _outermost_call(self, original: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         recorder = self.recorder
@@ -128,7 +129,7 @@ class Hooks:
                 guard("autocast", recorder.autocast_enters, self)
             return original(self)
 
-        kind.__enter__ = __enter__
+        self._put(kind, "__enter__", __enter__)
 
     # --- backward -------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class Hooks:
             original(self, *args, **kwargs)
             recorder.state.note_optimizer(self)
 
-        Optimizer.__init__ = __init__  # type: ignore[method-assign]
+        self._put(Optimizer, "__init__", __init__)
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(
             lambda optimizer, args, kwargs: (
@@ -257,7 +258,8 @@ class Hooks:
             guard("scaler", recorder.scaler_step_ended, optimizer, mark)
             return result
 
-        kind.scale, kind.step = scaled, stepped
+        self._put(kind, "scale", scaled)
+        self._put(kind, "step", stepped)
 
 
 def _grad_scaler() -> Any:
@@ -289,9 +291,15 @@ def _held(total: Any) -> Optional[torch.Tensor]:
     return getattr(total, "_local_tensor", total)
 
 
-def _skip_in_dynamo(function: Any) -> None:
-    """torch.compile shall look through this frame to the model's forward, as it does with torch's own."""
+def _skip_in_dynamo(function: Any, *, with_callees: bool = False) -> None:
+    """torch.compile shall look through this frame, as it does through torch's own, and not compile it."""
+    frames = torch._C._dynamo.eval_frame
     try:
-        torch._C._dynamo.eval_frame.skip_code(function.__code__)
-    except AttributeError:  # an older torch
+        if hasattr(frames, "skip_code"):  # torch < 2.7
+            frames.skip_code(function.__code__)
+            return
+        action = frames._FrameAction
+        strategy = frames._FrameExecStrategy(action.SKIP, action.SKIP if with_callees else action.DEFAULT)
+        frames.set_code_exec_strategy(function.__code__, strategy)
+    except AttributeError:  # compiled code then begins at the wrapper: slower to compile, same result
         return

@@ -19,10 +19,16 @@ class LiveState:
         self._roots: list[Any] = []
         self._optimizers: list[Any] = []
 
-    def note_root(self, module: torch.nn.Module) -> None:
-        """An outermost call of a module with parameters."""
-        if not any(reference() is module for reference in self._roots):
+    def note_root(self, module: torch.nn.Module) -> bool:
+        """An outermost call of a module with parameters; True for the first one of this module."""
+        is_new = not self.is_root(module)
+        if is_new:
             self._roots.append(weakref.ref(module))
+        return is_new
+
+    def is_root(self, module: torch.nn.Module) -> bool:
+        """True for a model that was noted."""
+        return any(reference() is module for reference in self._roots)
 
     def note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer was made or stepped."""

@@ -32,7 +32,7 @@ class ModuleWatch:
         if id(root) in self._roots:
             return
         self._roots.add(id(root))
-        if self._stance is None and _is_compiled(root):
+        if self._stance is None and is_compiled(root):
             self._stance = _force_eager()
         parents = {}
         for name, module in root.named_modules():
@@ -126,7 +126,8 @@ def _larger(old: Optional[float], new: float) -> float:
     return old if old != old else max(old, new)
 
 
-def _is_compiled(root: torch.nn.Module) -> bool:
+def is_compiled(root: torch.nn.Module) -> bool:
+    """True where torch.compile has a part in this model."""
     return any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in root.modules()

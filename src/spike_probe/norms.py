@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
 
 from spike_probe.digests import local
+from spike_probe.readback import number_of
 
 MEMORY_RESERVE = 1.5
 """A copy of the parameters is made only where the device has this many times its size free."""
 
 
 def tensor_norms(tensors: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
-    """L2 norm of each tensor (local shard), float32 vector on the first one's device; None for none."""
-    held = [local(tensor.detach()) for tensor in tensors]
-    dense = [tensor.coalesce().values() if tensor.is_sparse else tensor for tensor in held if tensor.numel()]
-    if not dense:
+    """L2 norm of each tensor (local shard), float32 vector on the first one's device; None for none.
+
+    To be called with gradients disabled. The order is that of the tensors within each device and type.
+    """
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for tensor in map(local, tensors):
+        if tensor.numel():
+            dense = tensor.coalesce().values() if tensor.is_sparse else tensor
+            groups.setdefault((dense.device, dense.dtype), []).append(dense)
+    if not groups:
         return None
-    device = dense[0].device
-    groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-    for tensor in dense:
-        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    parts = [torch.stack(_group_norms(group)).to(device, torch.float32) for group in groups.values()]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    parts = [torch.stack(_group_norms(group)).to(torch.float32) for group in groups.values()]
+    return parts[0] if len(parts) == 1 else torch.cat([part.to(parts[0].device) for part in parts])
 
 
 def _group_norms(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -34,14 +38,16 @@ def _group_norms(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return list(torch._foreach_norm(tensors))
 
 
-def total_of(norms: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    """Norm of the concatenation, from the norms of the parts."""
-    return None if norms is None else torch.linalg.vector_norm(norms)
+def total_of(norms: Optional[torch.Tensor]) -> Any:
+    """Norm of the concatenation, from the norms of the parts: a float, or a scalar on the device; None for none."""
+    return None if norms is None else number_of(torch.linalg.vector_norm(norms))
 
 
-def num_nonfinite(norms: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    """How many of the tensors hold a NaN or an infinity (device scalar)."""
-    return None if norms is None else (~torch.isfinite(norms)).sum()
+def num_nonfinite(norms: Optional[torch.Tensor], total: Any) -> Any:
+    """How many of the tensors hold a NaN or an infinity; on the host a finite total answers it for all of them."""
+    if norms is None or (isinstance(total, float) and math.isfinite(total)):
+        return None if norms is None else 0
+    return number_of((~torch.isfinite(norms)).sum())
 
 
 def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -66,20 +72,20 @@ class ParameterCopy:
         if self.refused:
             return
         for param in params:
-            held = local(param.detach())
+            held = local(param)
             kept = self._copies.get(id(param))
             if kept is None or kept.shape != held.shape or kept.dtype != held.dtype or kept.device != held.device:
-                kept = self._copies[id(param)] = torch.empty_like(held)
+                kept = self._copies[id(param)] = torch.empty_like(held, requires_grad=False)
             self._taken.append((kept, held))
         if self._taken:
             torch._foreach_copy_([kept for kept, _ in self._taken], [held for _, held in self._taken])
 
-    def moved(self) -> Optional[torch.Tensor]:
+    def moved(self) -> Any:
         """L2 norm of the change since `take`; 0 where nothing had a gradient, None where it was refused."""
         if self.refused:
             return None
         if not self._taken:
-            return torch.zeros(())
+            return 0.0
         kept = [copy for copy, _ in self._taken]
         torch._foreach_sub_(kept, [held for _, held in self._taken])
         self._taken = []

@@ -18,7 +18,7 @@ Number = Any
 class Clip:
     """Calls of clip_grad_norm_ on one set of parameters."""
 
-    def __init__(self, max_norm: float, norm: torch.Tensor, nonfinite: torch.Tensor) -> None:
+    def __init__(self, max_norm: float, norm: Number, nonfinite: Number) -> None:
         self.max_norm = max_norm
         self.norm = norm
         self.nonfinite = nonfinite
@@ -29,13 +29,13 @@ class Update:
 
     def __init__(self) -> None:
         self.lr: list[Number] = []
-        self.norm: Optional[torch.Tensor] = None
-        self.nonfinite: Optional[torch.Tensor] = None
-        self.found_inf: Optional[torch.Tensor] = None
+        self.norm: Number = None
+        self.nonfinite: Number = None
+        self.found_inf: Number = None
         """Set where a fused optimizer decides inside its kernel."""
         self.is_withheld = False
-        self.moved: Optional[torch.Tensor] = None
-        self.size: Optional[torch.Tensor] = None
+        self.moved: Number = None
+        self.size: Number = None
 
     def numbers(self) -> list[tuple[str, Number]]:
         """Measured quantities by name."""
@@ -71,8 +71,8 @@ class OpenStep:
         self.is_stepped = True
         self.ended = time.perf_counter()
 
-    def device_numbers(self) -> dict[str, torch.Tensor]:
-        """Every device scalar of this step by name, to be moved to the host together."""
+    def numbers(self) -> dict[str, Number]:
+        """Everything measured in this step, by name."""
         numbers: dict[str, Number] = {"loss_scale": self.loss_scale}
         for micro in self.micros:
             numbers[f"loss.{micro.index}"] = micro.loss
@@ -82,7 +82,7 @@ class OpenStep:
             numbers[f"clip_bad.{at}"] = clip.nonfinite
         for at, update in enumerate(self.updates.values()):
             numbers.update({f"{name}.{at}": value for name, value in update.numbers()})
-        return {name: value for name, value in numbers.items() if isinstance(value, torch.Tensor)}
+        return {name: value for name, value in numbers.items() if value is not None}
 
 
 class StepLine:
@@ -90,15 +90,17 @@ class StepLine:
 
     def __init__(self, step: OpenStep) -> None:
         self._step = step
-        numbers = step.device_numbers()
-        self._names = list(numbers)
-        self.copy: Optional[HostCopy] = pack(numbers)
-        self._host: dict[str, float] = {}
+        numbers = step.numbers()
+        on_device = {name: value for name, value in numbers.items() if isinstance(value, torch.Tensor)}
+        self._names = list(on_device)
+        self.copy: Optional[HostCopy] = pack(on_device)
+        """Device scalars, moved to the host together."""
+        self._host: dict[str, float] = {name: value for name, value in numbers.items() if name not in on_device}
 
     def keys(self) -> dict[str, Any]:
         """Keys of the line; the copy must have arrived."""
         if self.copy is not None:
-            self._host = dict(zip(self._names, self.copy.tensors[0].tolist()))
+            self._host.update(zip(self._names, self.copy.tensors[0].tolist()))
         step = self._step
         micros = [self._micro(micro) for micro in step.micros]
         return {
@@ -110,7 +112,7 @@ class StepLine:
             "applied": self._is_applied(),
             "update_norm": self._root_sum("moved"),
             "param_norm": self._root_sum("size"),
-            "loss_scale": self._value("loss_scale", step.loss_scale),
+            "loss_scale": self._host.get("loss_scale"),
             "precision": f"autocast={'+'.join(step.autocast) or 'off'} params={step.param_dtypes}",
             "rng": step.rng or {},
             "seconds": round(step.ended - step.began, 6),
@@ -140,9 +142,9 @@ class StepLine:
 
     def _lr(self) -> list[Optional[float]]:
         return [
-            self._value(f"lr{index}.{at}", lr)
+            self._host.get(f"lr{index}.{at}")
             for at, update in enumerate(self._step.updates.values())
-            for index, lr in enumerate(update.lr)
+            for index in range(len(update.lr))
         ]
 
     def _is_applied(self) -> bool:
@@ -152,9 +154,6 @@ class StepLine:
 
     def _root_sum(self, name: str) -> Optional[float]:
         return _root_of_squares([self._host.get(f"{name}.{at}") for at in range(len(self._step.updates))])
-
-    def _value(self, name: str, value: Number) -> Optional[float]:
-        return self._host.get(name, value if isinstance(value, float) else None)
 
 
 def _sum(values: list[Optional[float]]) -> Optional[float]:

@@ -79,9 +79,9 @@ class ReadbackQueue:
             first.complete()
 
 
-def to_number(tensor: torch.Tensor) -> float:
-    """A host scalar as a Python float."""
-    return float(tensor.item())
+def number_of(scalar: torch.Tensor) -> Any:
+    """A Python float where the scalar is on the host already, else a copy that stays on the device."""
+    return scalar.item() if scalar.device.type == "cpu" else scalar.detach().clone()
 
 
 def pack(values: dict[str, torch.Tensor]) -> Optional[HostCopy]:

@@ -6,6 +6,7 @@ scaler has withheld it; so several optimizers make one step, and accumulation do
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any, Optional
@@ -14,17 +15,17 @@ import torch
 
 from spike_probe.autocast import ambient_autocast
 from spike_probe.batches import MicroBatch
-from spike_probe.digests import dtype_name
+from spike_probe.digests import dtype_name, local
 from spike_probe.fingerprint import buffer_prints, gradient_prints, moment_prints, parameter_prints
 from spike_probe.intervention import Intervention
 from spike_probe.kernels import kernel_flags, optimizer_lines
 from spike_probe.live_state import LiveState
-from spike_probe.modules import ModuleWatch
+from spike_probe.modules import ModuleWatch, is_compiled
 from spike_probe.norms import ParameterCopy, gradients, num_nonfinite, tensor_norms, total_of
 from spike_probe.open_step import Clip, OpenStep, StepLine
 from spike_probe.plan import Plan
 from spike_probe.process import process_facts, rank_and_world
-from spike_probe.readback import Readback, ReadbackQueue
+from spike_probe.readback import Readback, ReadbackQueue, number_of
 from spike_probe.rng import rng_digests
 from spike_probe.window import WindowEnd
 from spike_probe.writer import TraceWriter
@@ -55,6 +56,9 @@ class Recorder:
         self._has_started = False
         self._has_updated = False
         self._seen_model = False
+        self._is_compiled = False
+        self._traced_autocast: dict[str, None] = {}
+        """Autocast types inside of compiled code: entered while it is traced, and never seen again."""
         self._scaled: dict[int, tuple[Any, torch.Tensor]] = {}
         self._scaler_steps = 0
         self._buffers: Optional[list[dict[str, Any]]] = None
@@ -102,7 +106,7 @@ class Recorder:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """An outermost module call in training; answers the arguments to call it with."""
-        if next(module.parameters(), None) is None:
+        if not self.state.is_root(module) and next(module.parameters(), None) is None:
             if not self._is_receiving():
                 return args, kwargs
         else:
@@ -112,7 +116,8 @@ class Recorder:
     def _model_call(self, module: torch.nn.Module) -> None:
         self._roll()
         self._find_rank()
-        self.state.note_root(module)
+        if self.state.note_root(module):
+            self._is_compiled = self._is_compiled or is_compiled(module)
         self._seen_model = True
         step = self._current_step()
         if not self._has_started:
@@ -162,6 +167,8 @@ class Recorder:
             self.intervention.autocast(self, number, region)
         if region._enabled and self.inside and self._step is not None:
             self._step.autocast[dtype_name(region.fast_dtype)] = None
+            if self._is_compiled:
+                self._traced_autocast[dtype_name(region.fast_dtype)] = None
 
     def _note_ambient_autocast(self, step: OpenStep) -> None:
         for _, dtype in ambient_autocast():
@@ -197,13 +204,13 @@ class Recorder:
         """The backward raised: what arrived for it belongs to no step."""
         self._micro = None
 
-    def _loss_of(self, tensors: list[torch.Tensor]) -> Optional[torch.Tensor]:
+    def _loss_of(self, tensors: list[torch.Tensor]) -> Any:
         scalars = []
         for tensor in tensors:
             if tensor.numel() == 1:
                 known = self._scaled.get(id(tensor))
                 plain = known[1] if known is not None and known[0] is tensor else tensor.detach()
-                scalars.append(plain.reshape(()).to(torch.float64).clone())
+                scalars.append(number_of(local(plain)))
         return sum(scalars[1:], scalars[0]) if scalars else None
 
     # --- update ---------------------------------------------------------------------------------
@@ -217,14 +224,14 @@ class Recorder:
             return
         self._print_gradients(step)
         grads = [param.grad for param in params if param.grad is not None]
-        if total is not None and is_l2 and total.device.type == "cpu" and bool(torch.isfinite(total)):
-            step.clips[key] = Clip(float(max_norm), total.detach(), torch.zeros(()))
+        norm = number_of(total) if total is not None and is_l2 else None
+        if isinstance(norm, float) and math.isfinite(norm):
+            step.clips[key] = Clip(float(max_norm), norm, 0)
             return
         norms = tensor_norms(grads)
         if norms is not None:
-            bad = num_nonfinite(norms)
-            norm = total.detach() if total is not None and is_l2 else total_of(norms)
-            step.clips[key] = Clip(float(max_norm), norm, bad)  # type: ignore[arg-type]
+            norm = total_of(norms) if norm is None else norm
+            step.clips[key] = Clip(float(max_norm), norm, num_nonfinite(norms, norm))
 
     def clip_norm(self, max_norm: float) -> float:
         """The norm to clip to: the script's, or the intervention's."""
@@ -244,7 +251,7 @@ class Recorder:
         if not step.clips:
             self._measure_gradients(optimizer, grads, step)
         found_inf = getattr(optimizer, "found_inf", None)
-        update.found_inf = found_inf.detach().clone() if isinstance(found_inf, torch.Tensor) else None
+        update.found_inf = number_of(found_inf) if isinstance(found_inf, torch.Tensor) else None
         if self.plan.is_trial:
             self._copies.setdefault(id(optimizer), ParameterCopy()).take(optimizer)
         if self.intervention and self.intervention.acts_on(step.number):
@@ -269,7 +276,7 @@ class Recorder:
     def scaler_step_begins(self, scale: Optional[torch.Tensor]) -> int:
         """A gradient scaler is about to step; answers a mark for `scaler_step_ended`."""
         step = self._current_step()
-        step.loss_scale = scale.detach().clone() if isinstance(scale, torch.Tensor) else None
+        step.loss_scale = number_of(scale) if isinstance(scale, torch.Tensor) else None
         return self._scaler_steps
 
     def scaler_step_ended(self, optimizer: torch.optim.Optimizer, mark: int) -> None:
@@ -283,7 +290,7 @@ class Recorder:
         update.lr = _learning_rates(optimizer)
         step.param_dtypes = step.param_dtypes or _dtypes(optimizer)
         if self.plan.is_trial:
-            update.moved = torch.zeros(())
+            update.moved = 0.0
         if not step.clips:
             self._measure_gradients(optimizer, gradients(optimizer), step)
         self._attempted(step)
@@ -300,7 +307,8 @@ class Recorder:
         if norms is not None and isinstance(scale, torch.Tensor):
             norms = norms / scale.to(norms.device)
         update = step.update(optimizer)
-        update.norm, update.nonfinite = total_of(norms), num_nonfinite(norms)
+        update.norm = total_of(norms)
+        update.nonfinite = num_nonfinite(norms, update.norm)
 
     def _first_update(self) -> None:
         if self._has_updated:
@@ -343,6 +351,7 @@ class Recorder:
         step, self._step = self._step, None
         assert step is not None
         self._last_end = step.ended
+        step.autocast = step.autocast or self._traced_autocast
         self._previous_micros = len(step.micros)
         if self.intervention and self.intervention.acts_on(step.number):
             self.intervention.after_step(self)
@@ -413,9 +422,7 @@ class Recorder:
 
 def _learning_rates(optimizer: torch.optim.Optimizer) -> list[Any]:
     rates = [group.get("lr") for group in optimizer.param_groups]
-    return [
-        rate.detach().clone() if isinstance(rate, torch.Tensor) else float(rate) for rate in rates if rate is not None
-    ]
+    return [number_of(rate) if isinstance(rate, torch.Tensor) else float(rate) for rate in rates if rate is not None]
 
 
 def _dtypes(optimizer: torch.optim.Optimizer) -> str:
