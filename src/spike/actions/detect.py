@@ -84,14 +84,17 @@ def detect_paths(
 
 
 def primary_incident(detection: Detection, step: int | None = None) -> Incident | None:
-    """The incident to investigate: the worst, of equals the earliest; with `step` the one nearest to it.
+    """The incident to investigate; with `step` the one nearest to it.
+
+    The worst first; of equals one that is not finite, then one in which the loss itself took part (a gradient norm
+    that twitched early and healed is weather beside it), then the earliest.
 
     None where there is none, or none near `step`.
     """
     if step is None:
         return min(
             detection.incidents,
-            key=lambda i: (SEVERITY_ORDER.index(i.severity), i.onset_step),
+            key=lambda i: (SEVERITY_ORDER.index(i.severity), i.ratio < math.inf, i.signature(LOSS) is None, i.onset_step),
             default=None,
         )
     reach = max(NEAR_STEPS, int(NEAR_SHARE * step))
