@@ -94,7 +94,12 @@ def primary_incident(detection: Detection, step: int | None = None) -> Incident 
     if step is None:
         return min(
             detection.incidents,
-            key=lambda i: (SEVERITY_ORDER.index(i.severity), i.ratio < math.inf, i.signature(LOSS) is None, i.onset_step),
+            key=lambda i: (
+                SEVERITY_ORDER.index(i.severity),
+                i.ratio < math.inf,
+                i.signature(LOSS) is None,
+                i.onset_step,
+            ),
             default=None,
         )
     reach = max(NEAR_STEPS, int(NEAR_SHARE * step))

@@ -10,6 +10,7 @@ from spike.casefile.case import Case
 from spike.casefile.codec import from_payload
 from spike.casefile.signals_store import read_signals
 from spike.domain.case import PinnedCheckpoint
+from spike.domain.detect.ranks import seen_by
 from spike.domain.errors import ExitCode, SpikeError
 from spike.domain.facts import CheckReport
 from spike.domain.incident import Incident
@@ -46,6 +47,7 @@ class Investigation:
     run: Run
     incident: Incident
     record: Signals
+    """What the run logged, one series a signal: the job's, or the incident's rank's."""
     checks: CheckReport | None
     code: RecordedCode
     talk: Talk = lambda _text: None
@@ -102,7 +104,7 @@ def open_investigation(
         case=case,
         run=run,
         incident=incident,
-        record=read_signals(case.path),
+        record=seen_by(read_signals(case.path), incident.rank),
         code=_recorded_code(case, run, talk or (lambda _text: None)),
         checks=from_payload(CheckReport, checks, schema="spike.checks/1", source="checks.json") if checks else None,
         talk=talk or (lambda _text: None),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spike.actions.investigation import Investigation
 from spike.casefile.codec import from_payload, to_payload
+from spike.domain.detect.ranks import seen_by
 from spike.domain.errors import InputUnreadable
 from spike.domain.factors import Uncontrolled, differences, identical_results, observe, undeclared
 from spike.domain.licence import step_offset
@@ -153,7 +154,7 @@ def _pointers(spec: TrialSpec, directory: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _signals(investigation: Investigation, run: TrialRun) -> Signals:
-    logged = _logged(investigation, run)
+    logged = seen_by(_logged(investigation, run), investigation.incident.rank)
     missing = [name for name in (LOSS, GRAD_NORM, LEARNING_RATE) if logged.get(name) is None]
     if not missing or not run.traces:
         return logged

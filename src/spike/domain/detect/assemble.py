@@ -94,7 +94,14 @@ def _is_enough(cluster: list[Evidence], scene: Scene) -> bool:
     norms = (GRAD_NORM, UPDATE_NORM)
     if any(e.signal not in norms or not math.isfinite(e.sigmas) for e in raising):
         return True
-    return any(_stands_alone(e, scene.constants) for e in raising)
+    return any(_stands_alone(e, scene.constants) and not _is_at_the_start(e, scene) for e in raising)
+
+
+def _is_at_the_start(evidence: Evidence, scene: Scene) -> bool:
+    """Whether a gradient norm moves within the first rows of a record and comes back or settles."""
+    track = scene.tracks[evidence.signal]
+    first = track.steps[min(scene.constants.ready_rows, len(track) - 1)]
+    return evidence.onset < first and not evidence.is_open and len(track) > 4 * scene.constants.ready_rows
 
 
 def _stands_alone(evidence: Evidence, constants: Constants) -> bool:

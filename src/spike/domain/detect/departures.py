@@ -102,6 +102,8 @@ class Watch:
         self.sums = {UP: 0.0, DOWN: 0.0}
         self.since = {UP: 0, DOWN: 0}
         """Row at which each sum last left zero: the likeliest beginning of a lasting shift."""
+        self.left = (-(1 << 30), math.inf)
+        """(row, centre) of the baseline that was last left downward without a jump."""
         self.highest = -math.inf
         self.recent: deque[tuple[int, float]] = deque(maxlen=constants.window_rows)
         """(row, z) of the rows since the last departure, newest last."""
@@ -123,9 +125,10 @@ class Watch:
 
     def begin_again(self, first: int, last: int) -> None:
         """Start the baseline anew on these rows: the trend has changed, and nothing is wrong."""
-        rows = [(row, self.track.y[row]) for row in range(max(0, first), last + 1)]
-        known = self.baseline.num_accepted
-        self.baseline.restart([(row, y) for row, y in rows if math.isfinite(y)])
+        rows = [(r, self.track.y[r]) for r in range(max(0, first), last + 1) if math.isfinite(self.track.y[r])]
+        known, reach = self.baseline.num_accepted, self.constants.onset_sigmas * self.baseline.scale()
+        newest = sorted(y for _, y in rows[-LOW_ROWS:])[LOW_ROWS // 2] if len(rows) >= LOW_ROWS else rows[-1][1]
+        self.baseline.restart([(row, y) for row, y in rows if abs(y - newest) < reach])
         self.baseline.num_accepted = max(known, self.constants.ready_rows)
         self.sums = {UP: 0.0, DOWN: 0.0}
         self.recent.clear()
@@ -214,12 +217,16 @@ def _is_learning(watch: Watch, row: int) -> bool:
         watch.sums[DOWN] = 0.0
         watch.baseline.note_error(track.y[row] - forecast.centre)
         return True
+    watch.left = (row, forecast.centre)
     watch.begin_again(min(onset, row - 3), row)
     return True
 
 
 def _is_flattening(watch: Watch, row: int) -> bool:
-    """Whether a slow upward crossing is only a fall that slows down: no row is above where the loss just was."""
+    """Whether a slow upward crossing is only a fall that slows down, or the way back from a low stretch.
+
+    Then no row is above where the loss just was, or above the level that it had left downward.
+    """
     track = watch.track
     forecast = watch.baseline.forecast(row)
     if track.y[row] - forecast.centre > watch.threshold(UP) * forecast.scale or not forecast.is_ready:
@@ -228,7 +235,12 @@ def _is_flattening(watch: Watch, row: int) -> bool:
     onset = _first_departure(watch, row, UP)
     before = sorted(y for y in track.y[max(0, onset - BEFORE_ROWS) : onset] if math.isfinite(y))
     since = sorted(y for y in track.y[onset : row + 1] if math.isfinite(y))
-    if not before or since[len(since) // 2] > before[len(before) // 2] + ABOVE_SIGMAS * forecast.scale:
+    level = since[len(since) // 2]
+    left, centre = watch.left
+    is_back = (
+        row - left < watch.constants.window_rows and level < centre + watch.constants.onset_sigmas * forecast.scale
+    )
+    if not is_back and (not before or level > before[len(before) // 2] + ABOVE_SIGMAS * forecast.scale):
         return False
     watch.begin_again(min(onset, row - 3), row)
     return True

@@ -49,6 +49,13 @@ def of_rank(signals: Signals, rank: int, job: dict[str, Series]) -> dict[str, Se
     return job | {s.name: s for s in signals.series if s.rank == rank}
 
 
+def seen_by(signals: Signals, rank: int | None) -> Signals:
+    """One series a signal, as the detector judged it: the job's, or this rank's with the job's where it has none."""
+    job = job_wide(signals)
+    chosen = job if rank is None else of_rank(signals, rank, job)
+    return replace(signals, series=tuple(replace(series, rank=None) for series in chosen.values()))
+
+
 def _grid(named: list[Series]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
     """(steps, values [steps, ranks], present [steps, ranks])."""
     steps = np.unique(np.concatenate([s.steps for s in named]))
