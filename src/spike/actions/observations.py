@@ -63,7 +63,11 @@ def _ranks(bench: Bench) -> Fact:
         return Fact("ranks.agree", value, "there is one rank" if value == "yes" else "only one rank left a trace")
     scan = bench.scan(bench.investigation.last_good)
     shapes = {t.name: t.shape for t in scan.tensors if t.role is Role.PARAMETER}
-    return agreement_fact(rank_agreement(traces, full_shapes=shapes), (performed.id,))
+    fact = agreement_fact(rank_agreement(traces, full_shapes=shapes), (performed.id,))
+    if fact.step is None or not fact.where.tensor:
+        return fact
+    # Tensors are compared as they stand after a step: what differs there acts in the next one.
+    return replace(fact, step=fact.step + 1)
 
 
 def _rates(bench: Bench) -> dict[int, float]:
