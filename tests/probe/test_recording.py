@@ -46,7 +46,7 @@ def digest(tensor: torch.Tensor) -> str:
     """docs/FORMATS.md "Tensor digest", written independently of the probe."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     shape = "x".join(str(n) for n in tensor.shape)
-    return hashlib.sha256(f"{dtype}:{shape}:".encode() + tensor.contiguous().numpy().tobytes()).hexdigest()
+    return hashlib.sha256(f"{dtype}:{shape}:".encode() + tensor.detach().contiguous().numpy().tobytes()).hexdigest()
 
 
 def state(training: Training, path: str) -> dict[str, Any]:

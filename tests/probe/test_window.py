@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from .conftest import Ran, Training
-from .test_recording import same
+from .test_recording import digest, same
 
 pytestmark = pytest.mark.process
 
@@ -115,3 +115,32 @@ def test_a_script_that_crashes_keeps_its_exit_code_and_its_steps(training: Train
     assert ran.code == 1
     assert "RuntimeError: no" in ran.err
     assert ran.lines("end") == [{"t": "end", "reason": "exited", "steps": 3}]
+
+
+def test_sharded_parameters_are_digested_shard_by_shard_and_forced_without_a_collective(training: Training) -> None:
+    bare = training.run("fsdp.py", "--out", "fsdp-bare", launcher=TORCHRUN)
+    if "fully_shard" in bare.err:
+        pytest.skip("this torch does not shard on the CPU")
+    assert bare.code == 0, bare.err
+    weight = torch.arange(16 * 12, dtype=torch.float32).reshape(16, 12) / 1000
+    donor = {"0.weight": weight, "0.bias": torch.ones(16), "2.weight": torch.ones(6, 16), "2.bias": torch.ones(6)}
+    path = training.directory / "fsdp-donor.pt"
+    torch.save({"schema": "spike.donor/1", "parameters": donor, "moments": {}}, path)
+    change = {"name": "donor-parameters", "steps": [], "parameters": {"donor": str(path)}}
+    plain = training.run("fsdp.py", "--out", "fsdp", launcher=TORCHRUN, name="fsdp", fingerprint_steps=[4])
+    forced = training.run(
+        "fsdp.py", "--out", "fsdp-forced", launcher=TORCHRUN, name="fsdp-forced", fingerprint_steps=[0],
+        intervention=change, stop_after=2,
+    )  # fmt: skip
+    assert plain.code == forced.code == 0, (plain.err, forced.err)
+    for rank in (0, 1):
+        paths = (training.directory / name / f"rank{rank}.pt" for name in ("fsdp-bare", "fsdp"))
+        kept, probed = (torch.load(path, weights_only=True) for path in paths)
+        assert same(kept, probed)
+        live = plain.fingerprint(4, "parameter", rank)
+        assert live == {(name, ""): digest(shard) for name, shard in probed["shards"].items()}
+        assert [step["grad_norm"] for step in plain.lines("step", rank)] == pytest.approx(probed["norms"], rel=1e-6)
+        assert [line["took_effect"] for line in forced.lines("effect", rank)] == [True]
+        rows = slice(8 * rank, 8 * rank + 8)
+        assert forced.fingerprint(0, "parameter", rank)["0.weight", ""] == digest(weight[rows])
+        assert plain.lines("error", rank) == forced.lines("error", rank) == []
