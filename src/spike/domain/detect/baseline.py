@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spike.domain.detect.constants import Constants
 
@@ -25,6 +25,9 @@ SHORTER_BY = 0.85
 
 SLOPE_ROWS = 10
 """Fewer rows than this have no slope worth extrapolating: their median stands."""
+
+SLOPE_ERRORS = 2.0
+"""Standard errors by which a slope is drawn towards zero before it is carried on."""
 
 REFRESH = 512
 """Running sums are summed anew after this many rows, so that rounding does not pile up."""
@@ -108,6 +111,19 @@ class _Line:
         spread = self._sxx - self._sx * self._sx / n
         return (self._sxy - self._sx * self._sy / n) / spread if spread > 1e-12 else 0.0
 
+    def significant_slope(self, noise: float) -> float:
+        """The slope, drawn towards zero by two of its standard errors."""
+        n = len(self._points)
+        spread = self._sxx - self._sx * self._sx / n
+        slope = self.slope()
+        error = noise / math.sqrt(spread) if spread > 1e-12 else math.inf
+        return math.copysign(max(0.0, abs(slope) - SLOPE_ERRORS * error), slope)
+
+    def with_slope(self, slope: float, x: float) -> float:
+        """The value at `x` of a line of this slope through the middle of the rows."""
+        n = len(self._points)
+        return self._sy / n + slope * (x - self._sx / n)
+
     def width(self) -> float:
         """Coordinates that the rows span."""
         return self._points[-1][0] - self._points[0][0] if self._points else 0.0
@@ -145,6 +161,18 @@ class Baseline:
         assert centre is not None
         is_ready = self.num_accepted >= self._constants.ready_rows
         return Forecast(centre, line.slope(), 0.5 * line.width(), scale, is_ready)
+
+    def frozen(self, row: int, inflation: float) -> Forecast:
+        """The forecast to hold on to from row `row` on: its slope only as far as it is significant.
+
+        `inflation` is by how much the noise's memory widens the slope's error.
+        """
+        forecast = self.forecast(row)
+        if len(self._rows) < SLOPE_ROWS:
+            return forecast
+        line = self._line()
+        slope = line.significant_slope(forecast.scale * inflation)
+        return replace(forecast, slope=slope, centre=line.with_slope(slope, coordinate(row)))
 
     def scale(self) -> float:
         """Robust standard deviation of the one-row-ahead errors, with the fading weight of the prior."""

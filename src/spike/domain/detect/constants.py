@@ -31,6 +31,8 @@ class Constants:
     onset_sigmas: float = 4.0
     """Walking back from a crossing stops where the signal is within this many scales. At three, one healthy row in a
     few hundred right before a jump is taken for its beginning, and with it a sound checkpoint is given up."""
+    return_sigmas: float = 3.0
+    """A row within this many scales is back in the usual noise."""
     onset_gap_rows: int = 2
     """A departure may touch its baseline for this many rows: BLOOM-176B's loss did between 31216 and 31218."""
     quiet_rows: int = 5

@@ -126,9 +126,8 @@ class Watch:
     def begin_again(self, first: int, last: int) -> None:
         """Start the baseline anew on these rows: the trend has changed, and nothing is wrong."""
         rows = [(r, self.track.y[r]) for r in range(max(0, first), last + 1) if math.isfinite(self.track.y[r])]
-        known, reach = self.baseline.num_accepted, self.constants.onset_sigmas * self.baseline.scale()
-        newest = sorted(y for _, y in rows[-LOW_ROWS:])[LOW_ROWS // 2] if len(rows) >= LOW_ROWS else rows[-1][1]
-        self.baseline.restart([(row, y) for row, y in rows if abs(y - newest) < reach])
+        known, reach = self.baseline.num_accepted, self.constants.accept_sigmas * self.baseline.scale()
+        self.baseline.restart([(row, y) for row, y in rows if abs(y - rows[-1][1]) < reach])
         self.baseline.num_accepted = max(known, self.constants.ready_rows)
         self.sums = {UP: 0.0, DOWN: 0.0}
         self.recent.clear()
@@ -211,7 +210,8 @@ def _is_learning(watch: Watch, row: int) -> bool:
     limit = watch.threshold(DOWN) * forecast.scale
     ahead = [y for y in track.y[row + 1 : row + 1 + LOW_ROWS] if not math.isnan(y)]
     is_low = forecast.centre - track.y[row] > limit
-    if math.isinf(track.y[row]) or _is_jump(watch, onset, row, forecast):
+    was_usual = not watch.recent or watch.recent[-1][1] > -watch.constants.return_sigmas
+    if math.isinf(track.y[row]) or _is_jump(watch, row if is_low and was_usual else onset, row, forecast):
         return False
     if is_low and not all(forecast.centre - y > 0.5 * limit for y in ahead):
         watch.sums[DOWN] = 0.0
@@ -237,9 +237,8 @@ def _is_flattening(watch: Watch, row: int) -> bool:
     since = sorted(y for y in track.y[onset : row + 1] if math.isfinite(y))
     level = since[len(since) // 2]
     left, centre = watch.left
-    is_back = (
-        row - left < watch.constants.window_rows and level < centre + watch.constants.onset_sigmas * forecast.scale
-    )
+    near = watch.constants.return_sigmas * forecast.scale
+    is_back = row - left < watch.constants.window_rows and level < centre + near
     if not is_back and (not before or level > before[len(before) // 2] + ABOVE_SIGMAS * forecast.scale):
         return False
     watch.begin_again(min(onset, row - 3), row)
@@ -314,7 +313,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
     is_ready = watch.baseline.num_accepted >= c.ready_rows
     taken_back = sum(1 for row, z in watch.recent if row >= onset and (is_ready or abs(z) < c.accept_sigmas))
     watch.baseline.forget_from(onset, taken_back)
-    forecast = watch.baseline.forecast(onset)
+    forecast = watch.baseline.frozen(onset, watch.memory.inflation())
     limit = watch.threshold(direction)
     usual = _usual(watch, forecast, onset, crossing, direction)
     away: list[tuple[int, float]] = []
@@ -366,10 +365,10 @@ def _usual(watch: Watch, forecast: Forecast, onset: int, crossing: int, directio
     """Scales below which a row is back: the usual noise, or for a slow shift half of what it has reached."""
     c = watch.constants
     if watch.sums[direction] <= c.cusum_limit:
-        return c.onset_sigmas
+        return c.return_sigmas
     rows = [row for row in range(onset, crossing + 1) if math.isfinite(watch.track.y[row])]
     away = [direction * (watch.track.y[row] - _centre(forecast, onset, row)) / forecast.scale for row in rows]
-    return min(c.onset_sigmas, max(c.cusum_slack, 0.5 * sum(away) / max(1, len(away))))
+    return min(c.return_sigmas, max(c.cusum_slack, 0.5 * sum(away) / max(1, len(away))))
 
 
 def _slow_beginning(watch: Watch, crossing: int, direction: int) -> int:

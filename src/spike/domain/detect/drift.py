@@ -32,11 +32,12 @@ def find_drift(track: Track, taken: list[tuple[int, int]], constants: Constants)
     if len(blocks) < LAST_BLOCKS + 3:
         return ()
     levels = [_median([track.y[row] for row in block]) for block in blocks]
-    best = min(range(len(levels)), key=lambda index: levels[index])
+    error = _standard_error(track, blocks)
+    # The last block that is as low as the lowest: a flat stretch ends where the creep begins.
+    best = max(index for index, level in enumerate(levels) if level <= min(levels) + 2.0 * error)
     above = levels[-LAST_BLOCKS:]
     if best >= len(blocks) - LAST_BLOCKS or best == 0:
         return ()
-    error = _standard_error(track, blocks)
     rise = min(above) - levels[best]
     usual = constants.drift_rise if track.transform == "log" else constants.drift_rise * abs(levels[best])
     if rise < max(usual, constants.drift_sigmas * error) or not _is_gradual(levels[best:]):

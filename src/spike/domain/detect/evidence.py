@@ -49,6 +49,12 @@ class Evidence:
         """The same under another kind."""
         return replace(self, signature=replace(self.signature, kind=kind))
 
+    def moved(self, by: float) -> Evidence:
+        """The same with its centre moved: by what the peak's phase of a periodic run adds to it."""
+        if by == 0.0 or not math.isfinite(by):
+            return self
+        return replace(self, signature=replace(self.signature, centre=self.signature.centre + by))
+
 
 def of_departure(track: Track, departure: Departure, kind: Kind, *, may_raise: bool = True) -> Evidence:
     """A departure of a track as evidence."""

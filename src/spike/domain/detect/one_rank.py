@@ -23,6 +23,9 @@ from spike.domain.detect.track import Track, is_stale, track
 from spike.domain.incident import Incident, Kind, Notice
 from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, UPDATE_NORM, Series
 
+EPOCH_ROWS = 6
+"""Rows around a drop in which a new epoch explains it: the walk back may have begun a little early."""
+
 SHORTEST = 3
 """Fewer rows than this are no record."""
 
@@ -117,6 +120,7 @@ def _loss_evidence(
         evidence = of_loss(loss, departure, constants)
         if evidence is None:
             continue
+        evidence = evidence.moved(logged.y[departure.peak] - loss.y[departure.peak])
         why = _benign_drop(evidence, series) if departure.direction == DOWN else None
         if why is None:
             kept.append(evidence)
@@ -155,7 +159,7 @@ def _benign_drop(evidence: Evidence, series: dict[str, Series]) -> tuple[str, st
 
 def _new_epoch(epoch: Series, onset: int) -> bool:
     at = int(np.searchsorted(epoch.steps, onset))
-    near = epoch.values[max(0, at - 3) : at + 3]
+    near = epoch.values[max(0, at - EPOCH_ROWS) : at + EPOCH_ROWS]
     near = near[np.isfinite(near)]
     return bool(near.size) and math.floor(float(near.max()) + 1e-3) > math.floor(float(near.min()) + 1e-3)
 

@@ -49,6 +49,10 @@ def first_line(head: bytes) -> str:
     return ""
 
 
+BINARY_SHARE = 0.1
+"""A crash leaves a block of NULs in a text log; a binary file is full of them."""
+
+
 def looks_binary(head: bytes) -> bool:
-    """Whether the head holds a NUL in its first kilobyte: no text log starts so."""
-    return b"\0" in head[:1024]
+    """Whether the first kilobyte starts with NULs or holds many of them: no text log does."""
+    return b"\0" in head[:4] or head[:1024].count(0) > BINARY_SHARE * len(head[:1024])
