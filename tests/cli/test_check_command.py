@@ -92,6 +92,18 @@ def test_a_case_is_taken_where_there_is_one(checked):
     assert (case / "checks.json").is_file()
 
 
+def test_a_named_case_is_enough_and_a_hardware_log_added_later_is_read(checked, tmp_path, monkeypatch):
+    CliRunner().invoke(app, ["freeze", "--run", str(checked.directory)])
+    (case,) = [p for p in (checked.directory.parent / "run.spike").iterdir() if p.is_dir()]
+    monkeypatch.chdir(tmp_path)
+    assert spike("--case", case).exit_code == 0
+    checked.write("dmesg.txt", "[  9.000000] NVRM: Xid (PCI:0000:65:00): 94, pid=1, Contained\n")
+    checked.write("spike.yaml", DESCRIPTION + "hardware: dmesg.txt\n")
+    found = spike("--case", case)
+    assert found.exit_code == 1
+    assert "Xid 94" in found.stdout
+
+
 def test_a_directory_that_is_not_there_is_a_usage_error(tmp_path):
     found = subprocess.run(
         [sys.executable, "-m", "spike.cli.app", "check", "--run", str(tmp_path / "nothing")],

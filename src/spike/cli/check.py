@@ -45,10 +45,8 @@ def check(
     Exit code 1 where something is wrong: ranks disagree, a checkpoint is damaged or not finite, hardware failed.
     """
     from spike.actions.check import check_case, check_run, exit_code
-    from spike.readers.run_file import load_run_or_bare
 
-    described = load_run_or_bare(run)
-    found = _case(described, case)
+    described, found = _what(run, case)
     with progress("reading", total=_total(described, found)) as advance:
         if found is not None:
             report = check_case(found, described, on_bytes=advance)
@@ -62,11 +60,14 @@ def check(
     finish(exit_code(report))
 
 
-def _case(run: Run, named: Path | None) -> Case | None:
-    """The named case, or the newest of the run, or none."""
-    from spike.casefile.case import cases_dir, latest_case, open_case
+def _what(run: Path, case: Path | None) -> tuple[Run, Case | None]:
+    """The run and its case. spike.yaml counts as it is now: a hardware log may have been added since the freeze."""
+    from spike.actions.status import run_and_case
+    from spike.readers.run_file import FILE_NAME, load_run
 
-    return open_case(named.resolve()) if named is not None else latest_case(cases_dir(run))
+    described, found = run_and_case(run, case.resolve() if case is not None else None)
+    directory = Path(described.directory)
+    return (load_run(directory) if (directory / FILE_NAME).is_file() else described), found
 
 
 def _total(run: Run, case: Case | None) -> float | None:

@@ -16,7 +16,7 @@ from spike.domain.errors import InputUnreadable
 from spike.readers.checkpoints import find_checkpoints, inspect_checkpoint, scan_checkpoint
 from spike.readers.checkpoints._bytes import Boxes, FileRange, Joined, assemble, load
 from spike.readers.checkpoints._numbers import decode, float8_values
-from spike.readers.checkpoints._scan import Statistics, counter
+from spike.readers.checkpoints._statistics import Statistics, counter
 
 FLOATS = {"float64": np.uint64, "float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -26,7 +26,8 @@ TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloa
 def count(bits, dtype):
     totals = Statistics()
     raw = np.ascontiguousarray(bits).view(np.uint8)
-    counter(dtype, np.empty(max(1, raw.size), dtype=np.uint8))(raw, totals)
+    scratch = np.empty(raw.size, dtype=np.uint8), np.empty(raw.size, dtype=np.uint8)
+    counter(dtype, scratch)(raw, totals)
     return totals
 
 
