@@ -19,10 +19,10 @@ from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, UPDATE_NORM, Se
 KIND_ORDER = (
     Kind.NON_FINITE,
     Kind.DIVERGENCE,
-    Kind.LEVEL_SHIFT,
-    Kind.SPIKE,
     Kind.DROP,
     Kind.FROZEN,
+    Kind.LEVEL_SHIFT,
+    Kind.SPIKE,
     Kind.SLOW_DRIFT,
     Kind.SKIPPED_STEPS,
 )

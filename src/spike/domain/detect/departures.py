@@ -372,10 +372,25 @@ def _usual(watch: Watch, forecast: Forecast, onset: int, crossing: int, directio
 
 
 def _slow_beginning(watch: Watch, crossing: int, direction: int) -> int:
-    """The first row that counted since the running sum last was zero."""
-    c = watch.constants
-    counted = [row for row, z in watch.recent if row >= watch.since[direction] and direction * z > c.cusum_slack + 0.5]
-    return min([*counted, crossing])
+    """Where a shift that adds up most likely began: the start that makes its rows stand out most.
+
+    Each row counts by what it has beyond half of the size that the shift has reached (Page, Biometrika 41, 1954).
+    """
+    rows = [(row, direction * z) for row, z in watch.recent if row >= watch.since[direction]]
+    rows += [(crossing, direction * _z_of(watch, crossing))]
+    reached = sorted(z for _, z in rows[-3:])[len(rows[-3:]) // 2]
+    half = max(watch.constants.cusum_slack, reached / 2.0)
+    best, total, begin = -math.inf, 0.0, crossing
+    for row, z in reversed(rows):
+        total += z - half
+        if total > best:
+            best, begin = total, row
+    return begin
+
+
+def _z_of(watch: Watch, row: int) -> float:
+    forecast = watch.baseline.forecast(row)
+    return (watch.track.y[row] - forecast.centre) / forecast.scale
 
 
 def _centre(forecast: Forecast, onset: int, row: int) -> float:

@@ -9,6 +9,9 @@ from spike.domain.detect.departures import Departure
 from spike.domain.detect.track import Track
 from spike.domain.incident import Kind, Signature
 
+LEVEL_ROWS = 16
+"""Rows of a departure whose median is its level."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -23,7 +26,7 @@ class Evidence:
     is_settled: bool
     num_rows: int
     level: float = 0.0
-    """Median distance from the centre over its rows."""
+    """Median distance from the centre over its first rows, while the centre is still what the trend would be."""
     is_abrupt: bool = True
     """It got most of the way within its first rows."""
     may_raise: bool = True
@@ -62,7 +65,7 @@ def of_departure(track: Track, departure: Departure, kind: Kind, *, may_raise: b
     early = [track.y[row] for row in range(departure.onset, min(departure.onset + 4, len(track)))]
     level = sorted(
         departure.direction * (track.y[row] - departure.centre)
-        for row in range(departure.onset, departure.last + 1)
+        for row in range(departure.onset, min(departure.last, departure.onset + LEVEL_ROWS) + 1)
         if not math.isnan(track.y[row])
     )
     reached = max((departure.direction * (y - departure.centre) for y in early), default=0.0)

@@ -17,8 +17,8 @@ VOCABULARIES = (
 LN_V_TOLERANCE = 0.004
 """A fresh model's loss is within this share of ln V."""
 
-RATIO_TOLERANCE = 0.02
-"""A normalisation bug multiplies by an exact factor; two percent is the noise of a level."""
+RATIO_TOLERANCE = 0.03
+"""A normalisation bug multiplies by an exact factor; three percent is the noise of a level."""
 
 END_SHARE = 0.01
 """Below this share of the highest learning rate a schedule is at its end."""
@@ -50,9 +50,11 @@ def log_vocabulary(value: float, first_loss: float | None) -> str | None:
     """A loss level that equals ln V of a known vocabulary, or the run's own first loss."""
     if first_loss is not None and first_loss > 0 and abs(value / first_loss - 1.0) < LN_V_TOLERANCE:
         return f"the loss is back at the run's first value ({first_loss:.4g}): fresh weights or another run?"
-    for size in VOCABULARIES:
-        if abs(value - math.log(size)) < LN_V_TOLERANCE * math.log(size) / 2:
-            return f"the loss {value:.4g} is ln({size}): a model that knows nothing of a vocabulary of that size"
+    size = min(VOCABULARIES, key=lambda size: abs(value - math.log(size)))
+    level = math.log(size)
+    is_plausible = first_loss is None or abs(first_loss / level - 1.0) < 0.1
+    if is_plausible and abs(value / level - 1.0) < LN_V_TOLERANCE / 2:
+        return f"the loss {value:.4g} is ln({size}): a model that knows nothing of a vocabulary of that size"
     return None
 
 

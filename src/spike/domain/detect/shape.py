@@ -40,9 +40,9 @@ def _upward(track: Track, departure: Departure, constants: Constants) -> Evidenc
 def _is_big_enough(track: Track, departure: Departure, constants: Constants) -> bool:
     if departure.num_rows == 1 and departure.onset < constants.ready_rows and departure.effect < DEEP_DROP:
         return False  # one row against an assumed noise
-    if departure.num_rows <= FEW_ROWS:
-        return departure.effect >= constants.min_jump
-    return _level(track, departure) >= constants.min_shift
+    if departure.effect >= constants.min_jump:
+        return True
+    return departure.num_rows > FEW_ROWS and _level(track, departure) >= constants.min_shift
 
 
 def _kind(track: Track, departure: Departure, constants: Constants) -> Kind:

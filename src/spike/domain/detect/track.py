@@ -15,6 +15,9 @@ STALE_SHARE = 0.5
 LONG_SHARE = 50
 """A record that starts later than this many of its row distances is an excerpt: the run was warm already."""
 
+LARGEST = 1e100
+"""Values are held below this, so that their squares are numbers; nobody's loss is larger and finite."""
+
 STILL_FALLING = 0.9
 """... unless the loss fell below this share of its first rows within the first dozen."""
 
@@ -62,8 +65,8 @@ def track(series: Series, constants: Constants) -> Track:
             rounding,
             _is_excerpt(series, y),
         )
-    spread = max(usual, 1e-12)
-    y = tuple(v if math.isfinite(v) else math.nan for v in values)
+    spread = min(max(usual, 1e-12), LARGEST)
+    y = tuple(max(-LARGEST, min(LARGEST, v)) if math.isfinite(v) else math.nan for v in values)
     return Track(
         series.name,
         tuple(int(s) for s in series.steps),
