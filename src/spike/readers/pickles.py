@@ -94,6 +94,11 @@ class Global:
         return top in sys.stdlib_module_names and top not in PLAIN_MODULES
 
 
+_NO_PAIRS: dict[Any, Any] = {}
+_NO_ITEMS: list[Any] = []
+"""Shared by all records that have none, and never written to: indexes hold millions of records."""
+
+
 @dataclass(slots=True, eq=False)
 class Record:
     """What a call would have made: inert, compared by identity."""
@@ -101,11 +106,11 @@ class Record:
     kind: Any
     """The callee: a `Global`, or another `Record`."""
     args: tuple[Any, ...] = ()
-    kwargs: dict[Any, Any] = field(default_factory=dict)
+    kwargs: dict[Any, Any] = field(default_factory=lambda: _NO_PAIRS)
     state: Any = None
     """What BUILD handed over: usually the attribute dictionary."""
-    items: list[Any] = field(default_factory=list)
-    pairs: dict[Any, Any] = field(default_factory=dict)
+    items: list[Any] = field(default_factory=lambda: _NO_ITEMS)
+    pairs: dict[Any, Any] = field(default_factory=lambda: _NO_PAIRS)
 
     @property
     def type_name(self) -> str:
@@ -216,8 +221,9 @@ class _Machine:
         self.at += count
         return piece
 
-    def number(self, layout: str) -> int:
-        value: int = struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
+    def number(self, layout: struct.Struct) -> int:
+        value: int = layout.unpack_from(self.data, self.at)[0]
+        self.at += layout.size
         return value
 
     def line(self) -> bytes:
@@ -282,11 +288,13 @@ class _Machine:
             if build is not None:
                 self.charge(sum(len(arg) for arg in args if isinstance(arg, _SIZED)))
                 return build(args)
-        return Record(callee, args, kwargs if isinstance(kwargs, dict) else {})
+        return Record(callee, args, kwargs if isinstance(kwargs, dict) else _NO_PAIRS)
 
     def put_pairs(self, target: Any, flat: list[Any]) -> None:
         if len(flat) % 2:
             raise InputUnreadable("a key without its value")
+        if isinstance(target, Record) and target.pairs is _NO_PAIRS:
+            target.pairs = {}
         into = target.pairs if isinstance(target, Record) else target
         if not isinstance(into, dict):
             raise InputUnreadable("items set on something that is no mapping")
@@ -294,6 +302,8 @@ class _Machine:
             into[_hashable(key)] = value
 
     def put_items(self, target: Any, items: list[Any]) -> None:
+        if isinstance(target, Record) and target.items is _NO_ITEMS:
+            target.items = []
         into = target.items if isinstance(target, Record) else target
         if isinstance(into, set):
             into.update(_hashable(item) for item in items)
@@ -380,6 +390,7 @@ for _module in ("builtins", "__builtin__"):
 # -- opcodes ------------------------------------------------------------------------------------------------
 
 _Handler = Callable[[_Machine], None]
+_U8, _U16, _U32, _U64, _I32 = (struct.Struct(code) for code in ("<B", "<H", "<I", "<Q", "<i"))
 
 
 def _text_int(machine: _Machine) -> None:
@@ -391,26 +402,26 @@ def _text_long(machine: _Machine) -> None:
     machine.push(int(machine.line().removesuffix(b"L")))
 
 
-def _long(layout: str) -> _Handler:
+def _long(layout: struct.Struct) -> _Handler:
     def handle(machine: _Machine) -> None:
         machine.push(int.from_bytes(machine.take(machine.number(layout)), "little", signed=True))
 
     return handle
 
 
-def _integer(layout: str) -> _Handler:
+def _integer(layout: struct.Struct) -> _Handler:
     return lambda machine: machine.push(machine.number(layout))
 
 
-def _raw(layout: str) -> _Handler:
+def _raw(layout: struct.Struct) -> _Handler:
     return lambda machine: machine.push(machine.take(machine.number(layout)))
 
 
-def _unicode(layout: str) -> _Handler:
+def _unicode(layout: struct.Struct) -> _Handler:
     return lambda machine: machine.push(machine.take(machine.number(layout)).decode("utf-8", "surrogatepass"))
 
 
-def _latin(layout: str) -> _Handler:
+def _latin(layout: struct.Struct) -> _Handler:
     """Python 2 strings: bytes that are nearly always names."""
     return lambda machine: machine.push(machine.take(machine.number(layout)).decode("latin-1"))
 
@@ -434,6 +445,19 @@ def _short_number(machine: _Machine) -> None:
 def _short_get(machine: _Machine) -> None:
     machine.stack.append(machine.memo[machine.data[machine.at]])
     machine.at += 1
+
+
+def _long_get(machine: _Machine) -> None:
+    machine.stack.append(machine.memo[machine.number(_U32)])
+
+
+def _short_put(machine: _Machine) -> None:
+    machine.remember(machine.data[machine.at])
+    machine.at += 1
+
+
+def _long_put(machine: _Machine) -> None:
+    machine.remember(machine.number(_U32))
 
 
 def _memoize(machine: _Machine) -> None:
@@ -545,7 +569,7 @@ def _stack_global(machine: _Machine) -> None:
     machine.push(machine.refer(module, name))
 
 
-def _extension(layout: str) -> _Handler:
+def _extension(layout: struct.Struct) -> _Handler:
     """Codes of copyreg's extension registry mean something only inside the process that registered them."""
     return lambda machine: machine.push(machine.refer("copyreg.extension", str(machine.number(layout))))
 
@@ -560,13 +584,13 @@ def _persistent(read: Callable[[_Machine], Any]) -> _Handler:
 
 
 def _protocol(machine: _Machine) -> None:
-    version = machine.number("<B")
+    version = machine.number(_U8)
     if version > 5:
         raise InputUnreadable(f"pickle protocol {version}")
 
 
 def _frame(machine: _Machine) -> None:
-    length = machine.number("<Q")
+    length = machine.number(_U64)
     if machine.at + length > len(machine.data):
         raise InputUnreadable("a frame that ends after the stream")
 
@@ -587,19 +611,19 @@ _OPCODES: dict[bytes, _Handler] = {
     b"2": _duplicate,
     b"F": lambda machine: machine.push(float(machine.line())),
     b"I": _text_int,
-    b"J": _integer("<i"),
+    b"J": _integer(_I32),
     b"K": _short_number,
     b"L": _text_long,
-    b"M": _integer("<H"),
+    b"M": _integer(_U16),
     b"N": _push(None),
     b"P": _persistent(lambda machine: machine.line().decode()),
     b"Q": _persistent(lambda machine: machine.pop()),
     b"R": _reduce,
     b"S": _text_string,
-    b"T": _latin("<i"),
-    b"U": _latin("<B"),
+    b"T": _latin(_I32),
+    b"U": _latin(_U8),
     b"V": _text_unicode,
-    b"X": _unicode("<I"),
+    b"X": _unicode(_U32),
     b"a": _append,
     b"b": _Machine.build,
     b"c": _global,
@@ -609,13 +633,13 @@ _OPCODES: dict[bytes, _Handler] = {
     b"g": _get(lambda machine: int(machine.line())),
     b"h": _short_get,
     b"i": _instance,
-    b"j": _get(lambda machine: machine.number("<I")),
+    b"j": _long_get,
     b"l": lambda machine: machine.push(machine.to_mark()),
     b"]": _new(list),
     b"o": _object,
     b"p": _put(lambda machine: int(machine.line())),
-    b"q": _put(lambda machine: machine.number("<B")),
-    b"r": _put(lambda machine: machine.number("<I")),
+    b"q": _short_put,
+    b"r": _long_put,
     b"s": _set_item,
     b"t": lambda machine: machine.push(tuple(machine.to_mark())),
     b")": _push(()),
@@ -623,21 +647,21 @@ _OPCODES: dict[bytes, _Handler] = {
     b"G": lambda machine: machine.push(struct.unpack(">d", machine.take(8))[0]),
     b"\x80": _protocol,
     b"\x81": _new_object,
-    b"\x82": _extension("<B"),
-    b"\x83": _extension("<H"),
-    b"\x84": _extension("<i"),
+    b"\x82": _extension(_U8),
+    b"\x83": _extension(_U16),
+    b"\x84": _extension(_I32),
     b"\x85": _tuple_of(1),
     b"\x86": _tuple_of(2),
     b"\x87": _tuple_of(3),
     b"\x88": _push(True),
     b"\x89": _push(False),
-    b"\x8a": _long("<B"),
-    b"\x8b": _long("<i"),
-    b"B": _raw("<I"),
-    b"C": _raw("<B"),
-    b"\x8c": _unicode("<B"),
-    b"\x8d": _unicode("<Q"),
-    b"\x8e": _raw("<Q"),
+    b"\x8a": _long(_U8),
+    b"\x8b": _long(_I32),
+    b"B": _raw(_U32),
+    b"C": _raw(_U8),
+    b"\x8c": _unicode(_U8),
+    b"\x8d": _unicode(_U64),
+    b"\x8e": _raw(_U64),
     b"\x8f": _new(set),
     b"\x90": _add_items,
     b"\x91": lambda machine: machine.push(frozenset(_hashable(item) for item in machine.to_mark())),
@@ -645,7 +669,7 @@ _OPCODES: dict[bytes, _Handler] = {
     b"\x93": _stack_global,
     b"\x94": _memoize,
     b"\x95": _frame,
-    b"\x96": lambda machine: machine.push(bytearray(machine.take(machine.number("<Q")))),
+    b"\x96": lambda machine: machine.push(bytearray(machine.take(machine.number(_U64)))),
 }
 # Out-of-band buffers (0x97, 0x98) live outside the stream: a file that uses them cannot be read from itself.
 

@@ -110,8 +110,7 @@ def parse_run(text: str, directory: Path, source: str) -> Run:
         lines = key_lines(node)
         raise SpikeError(
             "\n".join(
-                f"{source}:{lines.get(_path(e), 1)}: {'.'.join(map(str, e['loc']))}: {e['msg']}"
-                for e in error.errors()
+                f"{source}:{lines.get(_path(e), 1)}: {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()
             ),
             hint=f"correct {source} and repeat the command",
         ) from error

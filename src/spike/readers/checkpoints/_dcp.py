@@ -193,7 +193,7 @@ def slice_mismatches(index: DcpIndex, _checked: Checked) -> Iterator[tuple[str, 
 
 def _read_one(index: DcpIndex, file: Path) -> None:
     try:
-        read = read_pickle(file.read_bytes(), source=file.name)
+        read = read_pickle(file.read_bytes(), source=file.name, constructors={"torch.Size": _size})
     except OSError as error:
         raise Damaged(f"{file.name}: {error.strerror or error}", Integrity.UNVERIFIABLE) from error
     except InputUnreadable as error:
@@ -270,10 +270,12 @@ def _records(value: Any) -> Iterable[Record]:
     return [item for item in value if isinstance(item, Record)] if isinstance(value, list | tuple) else []
 
 
+def _size(args: tuple[Any, ...]) -> Any:
+    return tuple(args[0]) if args and isinstance(args[0], tuple | list) else ()
+
+
 def _sizes(value: Any) -> Sizes | None:
-    """A torch.Size, which is read as a record of one tuple."""
-    if isinstance(value, Record) and value.args and isinstance(value.args[0], tuple | list):
-        value = value.args[0]
+    """A torch.Size, if it is one."""
     if isinstance(value, tuple | list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value):
         return tuple(value)
     return None

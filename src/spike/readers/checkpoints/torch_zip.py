@@ -18,7 +18,7 @@ from spike.readers.checkpoints.contract import GENERIC_FILE, Checked, Damaged, L
 
 SUFFIXES = (".pt", ".pth", ".ckpt")
 """Where even an empty file is a checkpoint that a full disk cut off."""
-LOOSE_SUFFIXES = (".bin", ".tar", ".pkl", ".model", "")
+LOOSE_SUFFIXES = (".bin", ".tar")
 """Other things have these suffixes too: only the file's first bytes tell."""
 
 
