@@ -39,7 +39,8 @@ for step in range(start + 1, a.steps + 1):
         f.write(json.dumps(row) + "\\n")
     if step % 10 == 0:
         os.makedirs("ckpt", exist_ok=True)
-        torch.save({"model": model.state_dict(), "optimizer": opt.state_dict(), "step": step}, f"ckpt/step-{step:04d}.pt")
+        state = {"model": model.state_dict(), "optimizer": opt.state_dict(), "step": step}
+        torch.save(state, f"ckpt/step-{step:04d}.pt")
 """
 
 ONSET, LAST_GOOD = 43, 40

@@ -80,3 +80,14 @@ def test_healthy_samples_are_not_suspected() -> None:
 
 def test_without_healthy_batches_nothing_is_suspected() -> None:
     assert suspicious(np.zeros((4, 8), dtype=np.int64), []) == ()
+
+
+def test_numbers_far_from_the_healthy_ones_are_suspected_and_healthy_ones_are_not() -> None:
+    rng = np.random.default_rng(5)
+    healthy = [rng.normal(size=(32, 1)) for _ in range(3)]
+    batch = rng.normal(size=(32, 1))
+    assert suspicious(batch, healthy) == ()
+    batch[4:12] += 400.0
+    assert suspicious(batch, healthy) == tuple(range(4, 12))
+    batch[20] = np.nan
+    assert 20 in suspicious(batch, healthy)

@@ -84,8 +84,8 @@ class Bench:
     def donors(self) -> tuple[CapturedBatch, ...]:
         """Captured batches that are known to be healthy, newest last."""
         found = [b for b in self.baseline.performed.run.batches if b.step < self.onset - 1]
-        if not found and self.healthy is not None:
-            found = list(self.healthy.performed.run.batches)
+        if self.healthy is not None:
+            found += self.healthy.performed.run.batches
         return tuple(sorted(found, key=lambda b: (b.step, b.rank, b.micro)))
 
     def suspects(self) -> tuple[CapturedBatch, ...]:

@@ -23,6 +23,8 @@ from spike.readers.checkpoints import inspect_checkpoint, write_donor
 PLACEBO = "-placebo"
 STEPWISE = frozenset({Factor.BATCH, Factor.LEARNING_RATE, Factor.CLIPPING})
 """Factors of single steps; a change of any other holds for the whole window."""
+MIN_DONOR_STEPS = 2
+"""With a single healthy batch, a placebo at its own step would put it into its own place."""
 FRESH_SEED = 20_011
 """Any seed but the run's own."""
 
@@ -127,15 +129,12 @@ def _resolve(
 
 
 def _donors(bench: Bench, _info: InterventionInfo, steps: tuple[int, ...], _experiment: str) -> Parameter:
-    donors = bench.donors() or _donors_of_healthy_state(bench)
+    if len({b.step for b in bench.donors()}) < MIN_DONOR_STEPS:
+        open_healthy(bench)
+    donors = bench.donors()
     if not donors:
         raise Unavailable("no batch from before the suspect steps could be captured as a control")
     return pair_batches(steps, bench.baseline.performed.run.batches, donors)
-
-
-def _donors_of_healthy_state(bench: Bench) -> tuple[CapturedBatch, ...]:
-    open_healthy(bench)
-    return bench.donors()
 
 
 def pair_batches(
@@ -156,7 +155,9 @@ def pair_batches(
             if not pool:
                 raise Unavailable(f"no control batch was captured for micro-batch {micro} of rank {rank}")
             # Never the step's own batch: a placebo that puts a batch in its own place changes nothing.
-            others = [b for b in pool if b.step != step] or pool
+            others = [b for b in pool if b.step != step]
+            if not others:
+                raise Unavailable(f"the only control batch there is is that of step {step} itself")
             rows.append(f"{step}:{micro}:{rank}:{others[number % len(others)].path}")
     return tuple(rows)
 

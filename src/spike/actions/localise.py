@@ -22,7 +22,7 @@ from spike.domain.source import CommitFacts
 from spike.domain.trace import CapturedBatch
 from spike.domain.trial import Factor, Intervention, OutcomeKind, TrialSpec
 from spike.domain.verdict import Finding, Place, Strength
-from spike.readers.batch_file import integer_rows
+from spike.readers.batch_file import sample_rows
 from spike.readers.source_tree import file_at, history
 
 MAX_SAMPLE_TRIALS = 10
@@ -139,15 +139,17 @@ def _samples(bench: Bench, evidence: Evidence, located: Located) -> Located:
 
 
 def _guess(bench: Bench, batches: list[CapturedBatch]) -> tuple[int, ...]:
-    rows = [integer_rows(Path(b.path)) for b in batches]
-    healthy = [h for b in bench.donors() if (h := integer_rows(Path(b.path))) is not None]
-    found, offset = [], 0
-    for array in rows:
-        if array is None:
-            return ()
-        found += [offset + i for i in suspicious(array, healthy)]
-        offset += len(array)
-    return tuple(found)
+    """Samples that look unlike the healthy ones in any tensor of the batch, counted over its micro-batches."""
+    healthy = [sample_rows(Path(b.path)) for b in bench.donors()]
+    found: set[int] = set()
+    offset = 0
+    for batch in batches:
+        tensors = sample_rows(Path(batch.path))
+        for place, rows in enumerate(tensors):
+            twins = [h[place] for h in healthy if len(h) == len(tensors)]
+            found |= {offset + i for i in suspicious(rows, twins)}
+        offset += measured(batch.num_samples) or 0
+    return tuple(sorted(found))
 
 
 def _suspect_rank(bench: Bench, batches: list[CapturedBatch], ranks: list[int]) -> int | None:

@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 OUTLIER_SIGMAS = 4.0
 """A sample is suspicious when its score is this many robust standard deviations off the healthy samples'."""
+MAX_VOCABULARY = 1 << 22
+"""Larger ids are no tokens (hashes, positions), and their counts would not fit."""
 MIN_SCALE_NATS = 0.05
 """Scores of near-identical healthy samples still differ by this much from shard to shard."""
 
 
-def suspicious(batch: NDArray[np.int64], healthy: Sequence[NDArray[np.int64]]) -> tuple[int, ...]:
-    """Positions of samples whose tokens the healthy batches make improbable, or that hardly vary.
+def suspicious(batch: NDArray[Any], healthy: Sequence[NDArray[Any]]) -> tuple[int, ...]:
+    """Positions of samples that look unlike the healthy ones, in either direction.
 
-    `batch` is (samples, tokens); `healthy` are such arrays of control batches. Two scores a sample, in nats per
-    token: cross-entropy under the healthy unigram distribution, and the entropy of its own tokens.
+    `batch` is (samples, values); `healthy` are such arrays of control batches. Token ids (integers) are scored in nats
+    per token by their cross-entropy under the healthy unigram distribution and by the entropy of their own; numbers by
+    their mean and their largest magnitude.
     """
-    if not healthy:
+    alike = [h for h in healthy if h.dtype == batch.dtype and h.size]
+    if not alike or not batch.size:
         return ()
+    if np.issubdtype(batch.dtype, np.integer):
+        score, floor = _token_score(batch, alike), MIN_SCALE_NATS
+        if score is None:
+            return ()
+    else:
+        score, floor = _number_score, 1e-12
+    usual = np.array([score(row) for rows in alike for row in rows])
+    centre = np.median(usual, axis=0)
+    scale = np.maximum(1.4826 * np.median(np.abs(usual - centre), axis=0), floor)
+    scores = np.array([np.max(np.abs(np.array(score(row)) - centre) / scale) for row in batch])
+    return _above_the_gap(np.where(np.isfinite(scores), scores, 1e9))
+
+
+Score = Callable[[NDArray[Any]], tuple[float, float]]
+
+
+def _token_score(batch: NDArray[np.int64], healthy: Sequence[NDArray[np.int64]]) -> Score | None:
     vocabulary = int(max(batch.max(), *(h.max() for h in healthy))) + 1
-    if batch.min() < 0 or vocabulary > 1 << 22:
-        return ()
+    if vocabulary > MAX_VOCABULARY or vocabulary < 1:
+        return None
     counts = np.ones(vocabulary)
     for rows in healthy:
-        counts += np.bincount(rows.clip(0).ravel(), minlength=vocabulary)
+        counts += np.bincount(rows[rows >= 0], minlength=vocabulary)
     log_p = np.log(counts / counts.sum())
-    usual = np.array([_scores(row, log_p) for rows in healthy for row in rows])
-    centre = np.median(usual, axis=0)
-    scale = np.maximum(1.4826 * np.median(np.abs(usual - centre), axis=0), MIN_SCALE_NATS)
-    scores = np.array([np.max(np.abs(np.array(_scores(row, log_p)) - centre) / scale) for row in batch])
-    return _above_the_gap(scores)
+    return lambda row: _scores(row, log_p)
+
+
+def _number_score(row: NDArray[np.float64]) -> tuple[float, float]:
+    return float(row.mean()), float(np.abs(row).max())
 
 
 def _above_the_gap(scores: NDArray[np.float64]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What did a captured batch hold? Its integer tensors, row by row, for statistics over samples."""
+"""What did a captured batch hold? Its tensors, row by row, for statistics over samples."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from spike.domain.errors import InputUnreadable
 
 
-def integer_rows(path: Path) -> NDArray[np.int64] | None:
-    """The first integer tensor with at least two dimensions, as (samples, tokens); None where there is none.
+def sample_rows(path: Path) -> list[NDArray[np.int64] | NDArray[np.float64]]:
+    """Every tensor of the batch with a sample dimension, as (samples, values): token ids as int64, numbers as float64.
 
-    The file is read with `weights_only=True`: it comes from the training process, and nothing in it is run.
+    The file is read with `weights_only=True`: it comes from the training process, and nothing in it is run. Raises
+    `InputUnreadable`.
     """
     import torch
 
@@ -22,7 +23,15 @@ def integer_rows(path: Path) -> NDArray[np.int64] | None:
         tensors = [t for site in content["sites"] for t in site["tensors"]]
     except Exception as error:
         raise InputUnreadable(f"captured batch {path} cannot be read: {error}") from error
+    rows: list[NDArray[np.int64] | NDArray[np.float64]] = []
     for tensor in tensors:
-        if not tensor.is_floating_point() and not tensor.is_complex() and tensor.dim() >= 2:
-            return np.asarray(tensor.reshape(tensor.shape[0], -1).to(torch.int64).numpy())
-    return None
+        if tensor.dim() < 2 or tensor.is_complex():
+            continue
+        flat = tensor.reshape(tensor.shape[0], -1)
+        rows.append(np.asarray(flat.to(torch.float64 if tensor.is_floating_point() else torch.int64).numpy()))
+    return rows
+
+
+def integer_rows(path: Path) -> NDArray[np.int64] | None:
+    """The first of them that holds token ids: what the model read; None where there is none."""
+    return next((rows.astype(np.int64) for rows in sample_rows(path) if rows.dtype == np.int64), None)
