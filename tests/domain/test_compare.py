@@ -213,6 +213,23 @@ def test_many_jumps_together_are_no_flip():
     assert len(compared(old, new).flips) == FEW_ELEMENTS
 
 
+def test_a_small_tensor_that_diverged_as_a_whole_is_no_flip():
+    assert compared([1e-4, -1e-4, 5e-5, 2e-5], [0.8, -0.7, 0.6, 0.5]).flips == ()
+    assert (
+        compared(
+            [1e-4, -1e-4, 5e-5, 2e-5],
+            [
+                0.8,
+                -0.7,
+                5e-5,
+                2e-5,
+            ],
+        ).flips
+        != ()
+    )
+    assert compared([1e-4] * 6, [0.8, -0.7, 0.02, 0.02, 0.02, 0.02]).flips == ()
+
+
 def test_moments_may_grow_by_a_million_in_an_ordinary_spike():
     old = np.full(100, 1e-8)
     new = old.copy()

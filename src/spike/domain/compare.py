@@ -26,6 +26,8 @@ MOMENT_JUMP = 2.0**24
 COLLAPSE = 2.0**-40
 """A weight that shrank to less than this part of itself and did not become zero: crossing zero by chance leaves such
 a remainder once in 10^12 elements."""
+STANDS_OUT = 2.0**6
+"""... and an element that a flip made large is this many times every other element of its tensor afterwards."""
 FEW_ELEMENTS = 8
 """A flip is a single event. When more elements of one tensor jump, something wrote them."""
 SUBNORMAL_SHARE = 0.5
@@ -237,6 +239,7 @@ class ValueComparison:
         self._at = 0
         self._flips: list[BitFlip] = []
         self._num_suspects = 0
+        self._rest = 0.0
         self._fits = {name: [True, True] for name in ("bfloat16", "float16")} if after.dtype == "float32" else {}
 
     def add(self, before: NDArray[Any], after: NDArray[Any]) -> None:
@@ -259,6 +262,8 @@ class ValueComparison:
         suspect = np.isfinite(old) & ~(size <= self._bound * self._jump)
         if self._facts.role is Role.PARAMETER:
             suspect |= np.isfinite(old) & (size > 0) & (size < np.abs(old) * COLLAPSE)
+        rest = size[~suspect & np.isfinite(size)]
+        self._rest = max(self._rest, float(rest.max(initial=0.0)))
         places = np.flatnonzero(suspect)
         self._num_suspects += len(places)
         for place in places[: max(0, FEW_ELEMENTS + 1 - len(self._flips))]:
@@ -274,11 +279,15 @@ class ValueComparison:
                 )
             )
 
+    def _stands_out(self, flip: BitFlip) -> bool:
+        """A flip leaves the tensor's other elements where they are; a diverging run takes them along."""
+        return abs(flip.after) < abs(flip.before) or not abs(flip.after) <= self._rest * STANDS_OUT
+
     def result(self) -> ValueChange:
         """The totals. Flips are reported only where they are few: many jumps together are no flip."""
         relative = math.sqrt(self._difference / self._norm) if self._norm else (math.inf if self._difference else 0.0)
-        few = 0 < self._num_suspects <= FEW_ELEMENTS and self._bound > 0
-        flips = tuple(self._flips) if few else ()
+        few = 0 < self._num_suspects <= min(FEW_ELEMENTS, _size(self._facts) / 2) and self._bound > 0
+        flips = tuple(flip for flip in self._flips if few and self._stands_out(flip))
         coarse = [name for name, (before, now) in self._fits.items() if now and not before and self._norm]
         rounded = coarse[0] if coarse and _size(self._facts) >= MIN_ROUNDED else ""
         return ValueChange(self._facts.role, self._facts.name, self._facts.key, relative, self._largest, flips, rounded)
