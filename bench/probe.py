@@ -101,7 +101,7 @@ def measure(mode: str, directory: Path, quick: bool) -> None:
     plan = directory / "plan.json"
     plan.write_text(json.dumps({"schema": "spike.plan/1", "trial": mode, "out": str(directory), "first_step": 0}))
     spent = _count_time_inside()
-    recorder = attach(str(plan))
+    recorder, finish = attach(str(plan))
     for name, shape in SIZES.items():
         loop = Loop(**shape)
         num = (6 if name == "large" else 60) if quick else (20 if name == "large" else 300)
@@ -122,6 +122,7 @@ def measure(mode: str, directory: Path, quick: bool) -> None:
             f"ratio {statistics.median(probed) / median:5.3f}  "
             + "  ".join(f"{peer} {seconds / median:.2%}" for peer, seconds in peers.items())
         )
+    finish()
 
 
 def _alternate(loop: Loop, recorder: Any, spent: list[float], num: int) -> tuple[list[float], list[float], list[float]]:

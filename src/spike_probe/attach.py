@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-from typing import Optional
+from typing import Callable, Optional
 
 from spike_probe.hooks import Hooks
 from spike_probe.intervention import Intervention, load_intervention
@@ -15,8 +14,11 @@ from spike_probe.window import end_process
 from spike_probe.writer import TraceWriter
 
 
-def attach(plan_path: str) -> Recorder:
-    """Arm this process; raises ValueError or OSError where the plan cannot be read."""
+def attach(plan_path: str) -> tuple[Recorder, Callable[[], None]]:
+    """Arm this process; answers the recorder and what to call when the interpreter exits.
+
+    Raises ValueError or OSError where the plan cannot be read.
+    """
     plan = load_plan(plan_path)
     writer = TraceWriter(plan.out)
     recorder = Recorder(plan, writer, _intervention(plan, writer))
@@ -26,9 +28,8 @@ def attach(plan_path: str) -> Recorder:
         hooks.guard("arm", recorder.intervention.arm, recorder)
     if plan.checkpoint:
         report_opened(plan.checkpoint, writer)
-    atexit.register(_at_exit, recorder, hooks)
     os.register_at_fork(after_in_child=lambda: _in_child(recorder))
-    return recorder
+    return recorder, lambda: _at_exit(recorder, hooks)
 
 
 def _intervention(plan: Plan, writer: TraceWriter) -> Optional[Intervention]:
@@ -40,7 +41,7 @@ def _intervention(plan: Plan, writer: TraceWriter) -> Optional[Intervention]:
 
 
 def _at_exit(recorder: Recorder, hooks: Hooks) -> None:
-    """Registered first, so it runs last: loggers and user code have said everything by now."""
+    """Loggers and user code have said everything by now."""
     hooks.guard("exit", recorder.finish)
     if recorder.window.is_complete and os.getpid() == recorder.writer.pid:
         end_process()

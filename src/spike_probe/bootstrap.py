@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from typing import Any, Callable, Optional
 
 VARIABLE = "SPIKE_PROBE_PLAN"
-_state: dict[str, Any] = {"recorder": None, "is_armed": False}
+_state: dict[str, Any] = {"recorder": None, "finish": None, "is_armed": False}
 
 
 def activate() -> None:
@@ -15,6 +16,8 @@ def activate() -> None:
     if _state["is_armed"] or not os.environ.get(VARIABLE):
         return
     _state["is_armed"] = True
+    # Handlers run in reverse: registered before torch is imported, this one runs after nearly all others.
+    atexit.register(_finish)
     when_imported("torch", _attach)
 
 
@@ -61,10 +64,15 @@ class _AfterImport:
         loader.exec_module = exec_module
 
 
+def _finish() -> None:
+    if _state["finish"] is not None:
+        _state["finish"]()
+
+
 def _attach() -> None:
     try:
         from spike_probe.attach import attach
 
-        _state["recorder"] = attach(os.environ[VARIABLE])
+        _state["recorder"], _state["finish"] = attach(os.environ[VARIABLE])
     except Exception as error:  # a training run must start even where its probe cannot
         sys.stderr.write(f"spike probe: not attached: {type(error).__name__}: {error}\n")

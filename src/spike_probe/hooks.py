@@ -64,6 +64,8 @@ class Hooks:
 
     def guard(self, where: str, call: Callable[..., Any], *args: Any) -> Any:
         """Run a part of the probe; its exceptions end here. SystemExit passes: the window is complete."""
+        if _is_captured():
+            return None
         try:
             with torch.no_grad():
                 return call(*args)
@@ -82,7 +84,12 @@ class Hooks:
 
         @functools.wraps(original)
         def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if recorder.inside or recorder.is_off or not self.training or not torch.is_grad_enabled():
+            if (
+                recorder.inside
+                or recorder.is_off
+                or not torch.is_grad_enabled()
+                or not getattr(self, "training", False)
+            ):
                 return original(self, *args, **kwargs)
             return outermost(original, self, args, kwargs)
 
@@ -126,7 +133,11 @@ class Hooks:
         @functools.wraps(original)
         def __enter__(self: Any) -> Any:
             if not recorder.is_off and torch.is_grad_enabled():
+                enabled = self._enabled
                 guard("autocast", recorder.autocast_enters, self)
+                result = original(self)
+                self._enabled = enabled  # scripts enter the same region again at every step
+                return result
             return original(self)
 
         self._put(kind, "__enter__", __enter__)
@@ -260,6 +271,13 @@ class Hooks:
 
         self._put(kind, "scale", scaled)
         self._put(kind, "step", stepped)
+
+
+def _is_captured() -> bool:
+    """True while operations are recorded for later (torch.jit.trace, CUDA graphs): ours must not be among them."""
+    if torch.jit.is_tracing():
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _grad_scaler() -> Any:

@@ -59,6 +59,7 @@ class OpenStep:
         self.rng: Optional[dict[str, str]] = None
         self.loss_scale: Number = None
         self.watch: Optional[ModuleWatch] = None
+        self.has_gradients_printed = False
         self.is_stepped = False
         """An optimizer has returned (or a scaler has withheld it) and no backward has begun since."""
 

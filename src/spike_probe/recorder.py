@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import weakref
 from typing import Any, Optional
 
 import torch
@@ -16,16 +17,14 @@ import torch
 from spike_probe.autocast import ambient_autocast
 from spike_probe.batches import MicroBatch
 from spike_probe.digests import dtype_name, local
-from spike_probe.fingerprint import buffer_prints, gradient_prints, moment_prints, parameter_prints
 from spike_probe.intervention import Intervention
-from spike_probe.kernels import kernel_flags, optimizer_lines
+from spike_probe.ledger import Ledger
 from spike_probe.live_state import LiveState
 from spike_probe.modules import ModuleWatch, is_compiled
 from spike_probe.norms import ParameterCopy, gradients, num_nonfinite, tensor_norms, total_of
-from spike_probe.open_step import Clip, OpenStep, StepLine
+from spike_probe.open_step import Clip, OpenStep
 from spike_probe.plan import Plan
-from spike_probe.process import process_facts, rank_and_world
-from spike_probe.readback import Readback, ReadbackQueue, number_of
+from spike_probe.readback import number_of
 from spike_probe.rng import rng_digests
 from spike_probe.window import WindowEnd
 from spike_probe.writer import TraceWriter
@@ -43,9 +42,6 @@ class Recorder:
         self.first_step = plan.first_step
         self.num_steps = 0
         """Attempted steps recorded so far."""
-        self.rank = 0
-        """Known from the first outermost call or backward on: the process group exists by then."""
-        self._has_rank = False
         self.inside = 0
         """Depth of outermost calls and backwards; inner calls are none of ours."""
         self.is_off = False
@@ -59,13 +55,12 @@ class Recorder:
         self._is_compiled = False
         self._traced_autocast: dict[str, None] = {}
         """Autocast types inside of compiled code: entered while it is traced, and never seen again."""
-        self._scaled: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._scaled: list[tuple[Any, torch.Tensor]] = []
+        """(weak reference to a scaled loss, the loss itself), newest last."""
         self._scaler_steps = 0
-        self._buffers: Optional[list[dict[str, Any]]] = None
         self._copies: dict[int, ParameterCopy] = {}
-        self._queue = ReadbackQueue()
         self._held: list[Any] = []
-        self._kept: list[list[str]] = []
+        self._ledger = Ledger(plan, writer, self.state)
 
     # --- what interventions see -----------------------------------------------------------------
 
@@ -73,6 +68,10 @@ class Recorder:
     def step(self) -> int:
         """The attempted step in progress."""
         return self.first_step + self.num_steps + 1
+
+    @property
+    def rank(self) -> int:
+        return self._ledger.rank
 
     def _upcoming(self) -> int:
         """The step that data and forwards arriving now belong to."""
@@ -106,6 +105,8 @@ class Recorder:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """An outermost module call in training; answers the arguments to call it with."""
+        if self.window.is_complete:
+            return args, kwargs  # a handler of the script's own may still want to evaluate something
         if not self.state.is_root(module) and next(module.parameters(), None) is None:
             if not self._is_receiving():
                 return args, kwargs
@@ -115,21 +116,18 @@ class Recorder:
 
     def _model_call(self, module: torch.nn.Module) -> None:
         self._roll()
-        self._find_rank()
         if self.state.note_root(module):
             self._is_compiled = self._is_compiled or is_compiled(module)
         self._seen_model = True
         step = self._current_step()
         if not self._has_started:
             self._has_started = True
-            if self.intervention:
-                self.intervention.at_start(self)
-        if self.intervention and self.intervention.acts_on(step.number):
-            self.intervention.before_forward(self, module)
+            self._begin("at_start")
+        self._intervene("before_forward", module)
         if step.rng is None:
             step.rng = rng_digests()
-        if self.plan.first_step in self.plan.fingerprint_steps and not self._has_updated and not step.micros:
-            self._buffers = buffer_prints(self.state)
+        if not self._has_updated and not step.micros:
+            self._ledger.note_buffers()
         if step.number in self.plan.module_steps:
             step.watch = step.watch or ModuleWatch()
             step.watch.attach(module)
@@ -141,9 +139,7 @@ class Recorder:
         return not self._seen_model or (self._micro is not None and self._micro.has_model_call)
 
     def _substitute(self, micro: MicroBatch, site: int, tensors: list[torch.Tensor]) -> Optional[list[torch.Tensor]]:
-        if self.intervention is None or not self.intervention.acts_on(self.step):
-            return None
-        return self.intervention.substitute(self, micro, site, tensors)
+        return self._intervene("substitute", micro, site, tensors)  # type: ignore[no-any-return]
 
     def loss_call(
         self, name: str, prediction: torch.Tensor, target: torch.Tensor, ignore: Optional[int]
@@ -163,8 +159,7 @@ class Recorder:
     def autocast_enters(self, region: Any) -> None:
         """An autocast region is about to be entered in training, by the script or inside the model's forward."""
         number = self._upcoming()
-        if self.intervention is not None and self.intervention.acts_on(number):
-            self.intervention.autocast(self, number, region)
+        self._intervene("autocast", number, region, step=number)
         if region._enabled and self.inside and self._step is not None:
             self._step.autocast[dtype_name(region.fast_dtype)] = None
             if self._is_compiled:
@@ -178,13 +173,15 @@ class Recorder:
 
     def loss_scaled(self, plain: torch.Tensor, scaled: torch.Tensor) -> None:
         """A gradient scaler has multiplied a loss."""
-        self._scaled[id(scaled)] = (scaled, plain.detach())
+        self._scaled = [*self._scaled[-7:], (weakref.ref(scaled), plain.detach())]
 
     def backward_begins(self, tensors: list[torch.Tensor]) -> None:
         """A real backward begins: the micro-batch is complete."""
+        if self.window.is_complete:
+            self.window.leave()
         self._roll()
-        if not self.writer.is_open and tensors:
-            self._open(tensors[0].device)
+        if tensors:
+            self._ledger.open(tensors[0].device)
         micro = self._current_micro()
         micro.loss = self._loss_of(tensors)
         micro.release()
@@ -197,8 +194,7 @@ class Recorder:
         self._micro = None
         if step.watch is not None:
             step.watch.detach()
-        if self.intervention and self.intervention.acts_on(step.number):
-            self.intervention.after_backward(self, micro)
+        self._intervene("after_backward", micro)
 
     def backward_failed(self) -> None:
         """The backward raised: what arrived for it belongs to no step."""
@@ -208,8 +204,7 @@ class Recorder:
         scalars = []
         for tensor in tensors:
             if tensor.numel() == 1:
-                known = self._scaled.get(id(tensor))
-                plain = known[1] if known is not None and known[0] is tensor else tensor.detach()
+                plain = next((plain for scaled, plain in self._scaled if scaled() is tensor), tensor.detach())
                 scalars.append(number_of(local(plain)))
         return sum(scalars[1:], scalars[0]) if scalars else None
 
@@ -222,7 +217,7 @@ class Recorder:
         if key in step.clips:
             step.clips[key].max_norm = min(step.clips[key].max_norm, float(max_norm))
             return
-        self._print_gradients(step)
+        self._ledger.gradients(step)
         grads = [param.grad for param in params if param.grad is not None]
         norm = number_of(total) if total is not None and is_l2 else None
         if isinstance(norm, float) and math.isfinite(norm):
@@ -235,9 +230,8 @@ class Recorder:
 
     def clip_norm(self, max_norm: float) -> float:
         """The norm to clip to: the script's, or the intervention's."""
-        if self.intervention is None or not self.intervention.acts_on(self.step):
-            return max_norm
-        return self.intervention.clip_norm(self, max_norm)
+        changed = self._intervene("clip_norm", max_norm)
+        return max_norm if changed is None else float(changed)
 
     def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """Gradients are final; with a closure this comes after the closure has run."""
@@ -245,7 +239,7 @@ class Recorder:
         self.state.note_optimizer(optimizer)
         update = step.update(optimizer)
         self._first_update()
-        self._print_gradients(step)
+        self._ledger.gradients(step)
         grads = gradients(optimizer)
         update.is_withheld = not grads
         if not step.clips:
@@ -254,8 +248,7 @@ class Recorder:
         update.found_inf = number_of(found_inf) if isinstance(found_inf, torch.Tensor) else None
         if self.plan.is_trial:
             self._copies.setdefault(id(optimizer), ParameterCopy()).take(optimizer)
-        if self.intervention and self.intervention.acts_on(step.number):
-            self.intervention.before_update(self, optimizer)
+        self._intervene("before_update", optimizer)
 
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has returned."""
@@ -267,9 +260,9 @@ class Recorder:
             update.moved = self._copies[id(optimizer)].moved() if id(optimizer) in self._copies else None
             params = [param for group in optimizer.param_groups for param in group["params"]]
             update.size = total_of(tensor_norms(params))
-        if self.intervention and self.intervention.acts_on(step.number):
-            self.intervention.after_update(self, optimizer)
-            update.is_withheld = update.is_withheld or self.intervention.withholds(step.number)
+        self._intervene("after_update", optimizer)
+        if self.intervention is not None and self.intervention.withholds(step.number):
+            update.is_withheld = True
         self._scaler_steps += 1
         self._attempted(step)
 
@@ -314,19 +307,13 @@ class Recorder:
         if self._has_updated:
             return
         self._has_updated = True
-        if self.intervention:
-            self.intervention.before_first_update(self)
-        self.writer.write("kernels", kernels=kernel_flags(), optimizers=optimizer_lines(self.optimizers()))
-        if self.plan.first_step in self.plan.fingerprint_steps:
-            self._print_state(self.plan.first_step, self._buffers or [])
-            self._buffers = None
+        self._begin("before_first_update")
+        self._ledger.first_update()
 
     # --- the end of a step ----------------------------------------------------------------------
 
     def _roll(self) -> None:
         """Close a step that has been attempted; after the window's last one, leave."""
-        if self.window.is_complete:
-            self.window.leave()
         if self._step is None or not self._step.is_stepped:
             return
         self._close()
@@ -344,68 +331,36 @@ class Recorder:
         self._end("window-complete" if done else "exited")
 
     def _end(self, reason: str) -> None:
-        self._queue.drain(everything=True)
-        self.writer.write("end", reason=reason, steps=self.num_steps)
+        self._ledger.end(reason, self.num_steps)
 
     def _close(self) -> None:
         step, self._step = self._step, None
         assert step is not None
         self._last_end = step.ended
-        step.autocast = step.autocast or self._traced_autocast
         self._previous_micros = len(step.micros)
-        if self.intervention and self.intervention.acts_on(step.number):
-            self.intervention.after_step(self)
+        step.autocast = step.autocast or self._traced_autocast
+        self._intervene("after_step")
         self.num_steps += 1
-        line = StepLine(step)
-        readback = Readback(lambda: self._write_step(step, line))
-        readback.copies = [] if line.copy is None else [line.copy]
-        readback.copies += [site.copy for micro in step.micros for site in micro.sites if site.copy is not None]
-        self._queue.add(readback, now=self.plan.is_trial)
-        if step.number in self.plan.fingerprint_steps and step.number != self.plan.first_step:
-            self._print_state(step.number, buffer_prints(self.state))
+        self._ledger.close(step)
         self._held = []
-
-    def _write_step(self, step: OpenStep, line: StepLine) -> None:
-        self.writer.write("step", **line.keys())
-        if any(micro.keep for micro in step.micros):
-            self._save_batches(step)
-        if step.watch is not None:
-            self.writer.write("modules", step=step.number, **step.watch.facts())
-
-    def _save_batches(self, step: OpenStep) -> None:
-        paths = []
-        for micro in step.micros:
-            relative = f"batches/step{step.number:08d}-micro{micro.index:03d}-rank{self.rank:05d}.pt"
-            paths.append(os.path.join(self.plan.out, relative))
-            micro.save(paths[-1])
-            self.writer.write(
-                "batch", step=step.number, micro=micro.index, digest=micro.digest(), path=relative,
-                samples=micro.num_samples(),
-            )  # fmt: skip
-        if self.plan.keep_batches and step.number not in self.plan.capture_steps:
-            self._kept.append(paths)
-            for old in self._kept[: -self.plan.keep_batches]:
-                for path in old:
-                    os.unlink(path)
-            del self._kept[: -self.plan.keep_batches]
-
-    def _print_state(self, step: int, buffers: list[dict[str, Any]]) -> None:
-        tensors = parameter_prints(self.state) + buffers + moment_prints(self.state)
-        self.writer.write("fingerprint", step=step, tensors=tensors)
-
-    def _print_gradients(self, step: OpenStep) -> None:
-        if step.number in self.plan.gradient_steps and not step.clips and not any(u.lr for u in step.updates.values()):
-            self.writer.write("fingerprint", step=step.number, tensors=gradient_prints(self.state))
 
     # --- small parts ----------------------------------------------------------------------------
 
-    def _open(self, device: torch.device) -> None:
-        self._find_rank()
-        self.writer.open(self.rank, process_facts(device, self.first_step))
+    def _intervene(self, moment: str, *args: Any, step: Optional[int] = None) -> Any:
+        """Tell the intervention, if it acts on this step; its exceptions must not cost the record of the step."""
+        if self.intervention is None or not self.intervention.acts_on(self.step if step is None else step):
+            return None
+        try:
+            return getattr(self.intervention, moment)(self, *args)
+        except Exception as error:
+            self.writer.error(f"intervention {self.intervention.name} {moment}", error)
+            return None
 
-    def _find_rank(self) -> None:
-        if not self._has_rank:
-            self.rank, self._has_rank = rank_and_world()[0], True
+    def _begin(self, moment: str) -> None:
+        """Moments at the start of the process belong to no step."""
+        if self.intervention is not None:
+            first = min(self.intervention.steps, default=self.step)
+            self._intervene(moment, step=first)
 
     def _current_step(self) -> OpenStep:
         if self._step is None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import MutableMapping
 from typing import Any, Callable
 
 import torch
 
 MAX_DEPTH = 6
+MAPPINGS = (MutableMapping, UserDict)
+"""transformers.BatchEncoding is a UserDict. By type alone: a tracer's proxy answers to every attribute."""
 
 
 def find_tensors(value: Any, found: list[torch.Tensor], depth: int = MAX_DEPTH) -> None:
@@ -18,7 +21,7 @@ def find_tensors(value: Any, found: list[torch.Tensor], depth: int = MAX_DEPTH) 
         found.append(value)
     elif depth == 0 or isinstance(value, (str, bytes, int, float, type(None), torch.nn.Module)):
         return
-    elif isinstance(value, Mapping) or _is_user_dict(value):
+    elif isinstance(value, MAPPINGS):
         for item in value.values():
             find_tensors(item, found, depth - 1)
     elif isinstance(value, (list, tuple)):
@@ -35,7 +38,7 @@ def replace_tensors(value: Any, swap: Callable[[torch.Tensor], torch.Tensor], de
         return swap(value)
     if depth == 0 or isinstance(value, (str, bytes, int, float, type(None), torch.nn.Module)):
         return value
-    if isinstance(value, MutableMapping) or _is_user_dict(value):
+    if isinstance(value, MAPPINGS):
         changed = copy.copy(value)
         for key in list(value.keys()):
             changed[key] = replace_tensors(value[key], swap, depth - 1)
@@ -49,11 +52,6 @@ def replace_tensors(value: Any, swap: Callable[[torch.Tensor], torch.Tensor], de
             object.__setattr__(changed, field.name, replace_tensors(getattr(value, field.name), swap, depth - 1))
         return changed
     return value
-
-
-def _is_user_dict(value: Any) -> bool:
-    # transformers.BatchEncoding is a UserDict; torch_geometric's Data is neither and is left alone.
-    return hasattr(value, "keys") and hasattr(value, "values") and hasattr(value, "__setitem__")
 
 
 def _same_sequence(value: Any, items: list[Any]) -> Any:

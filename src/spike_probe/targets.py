@@ -8,6 +8,7 @@ from typing import Any, Optional
 import torch
 
 from spike_probe.readback import number_of
+from spike_probe.structure import MAPPINGS
 
 LABEL_NAMES = ("labels", "label", "targets", "target")
 """Parameter names of a model's forward that hold class indices, in every stack looked at."""
@@ -57,7 +58,7 @@ def labels_of(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
             return kwargs[name]  # type: ignore[no-any-return]
     if not args:
         return None
-    if len(args) == 1 and hasattr(args[0], "get") and hasattr(args[0], "keys"):
+    if len(args) == 1 and isinstance(args[0], MAPPINGS):
         return next((args[0][n] for n in LABEL_NAMES if n in args[0] and _is_index(args[0][n])), None)
     named = zip(_parameter_names(module), args)
     return next((value for name, value in named if name in LABEL_NAMES and _is_index(value)), None)

@@ -49,6 +49,7 @@ if options.resume:
     torch.set_rng_state(state["rng"])
     begun = state["step"]
 raw_model = model
+mixed = torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.autocast)  # one region, entered again and again
 if options.compile:
     model = torch.compile(model, backend="aot_eager")
 
@@ -77,7 +78,7 @@ for step in range(begun, options.steps):
     total = 0.0
     for _ in range(options.micro):
         x, y = get_batch()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.autocast):
+        with mixed:
             _, loss = model(x, y)
             loss = loss / options.micro
         loss.backward()
