@@ -55,7 +55,7 @@ def detect_run(run: Run) -> tuple[Signals, Detection]:
     Raises InputUnreadable where nothing could be read.
     """
     base = Path(run.directory)
-    signals = read_signals(_metric_paths(run), base=base, columns=dict(run.columns))
+    signals = read_signals(metric_paths(run), base=base, columns=dict(run.columns))
     return signals, detect(signals, constants=dict(run.detect))
 
 
@@ -119,7 +119,11 @@ def runs_payload(found: Sequence[RunDetection]) -> dict[str, Any]:
     return {"schema": SCHEMA, **{key: [row for body in bodies for row in body[key]] for key in keys}}
 
 
-def _metric_paths(run: Run) -> list[Path]:
+def metric_paths(run: Run) -> list[Path]:
+    """The metric files or directories of a described run: the named ones, else its directory.
+
+    Raises InputUnreadable where the description names some and none exists.
+    """
     base = Path(run.directory)
     if not run.metrics:
         return [base]
