@@ -220,6 +220,19 @@ def test_clipping_takes_the_place_of_the_scripts_norm(changed: dict[str, Ran], b
     assert ran.step(5)["grad_norm"] == baseline.step(5)["grad_norm"]
 
 
+def test_clipping_is_done_for_a_script_that_does_not_clip(training: Training, baseline: Ran) -> None:
+    plans = {"loose": {"first_step": 3}, "clipped": plan("clipping", (5,), max_norm=0.25)}
+    ran = training.run_forks("nano.py", [*FROM, "--no-clip"], plans)
+    assert [step["clip"] for step in ran["loose"].lines("step")] == [None, None, None]
+    assert [step["clip"] for step in ran["clipped"].lines("step")] == [None, 0.25, None]
+    (effect,) = ran["clipped"].lines("effect")
+    assert effect["took_effect"]
+    before, after = (float(effect[key].split("norm ")[1].rstrip(")")) for key in ("before", "after"))
+    assert before == pytest.approx(ran["loose"].step(5)["grad_norm"], rel=1e-6)
+    assert after == pytest.approx(0.25, rel=1e-4)
+    assert ran["clipped"].step(5)["grad_norm"] == ran["loose"].step(5)["grad_norm"]
+
+
 def test_fresh_moments_leave_no_state_before_the_first_update(changed: dict[str, Ran], baseline: Ran) -> None:
     ran = changed["fresh-moments"]
     assert effects(ran) == [(4, "moments", True)]

@@ -24,6 +24,7 @@ KINDS = (
     "functional",
     "failing-backward",
     "scripted",
+    "compiled-autocast",
 )
 
 
@@ -156,6 +157,18 @@ def test_a_backward_that_failed_is_in_no_step(loops: dict[str, Ran]) -> None:
     assert micros(ran) == [1, 1]
     # Same batches as the loop that loses none, without the second.
     assert ran.step(2)["micro"][0]["batch"] == loops["nan-batch"].step(3)["micro"][0]["batch"]
+
+
+def test_autocast_inside_of_compiled_code_is_known_at_every_step(loops: dict[str, Ran]) -> None:
+    steps = loops["compiled-autocast"].lines("step")
+    assert [step["precision"] for step in steps] == ["autocast=bfloat16 params=float32"] * 3
+
+
+def test_tracers_see_the_model_alone(training: Training) -> None:
+    bare, ran = training.run("loops.py", "traced"), training.run("loops.py", "traced", name="traced")
+    assert ran.rows() == bare.rows() != []
+    assert ran.lines("error") == []
+    assert micros(ran) == [1]
 
 
 def test_a_scripted_loss_still_compiles(loops: dict[str, Ran]) -> None:

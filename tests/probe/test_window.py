@@ -101,12 +101,20 @@ def test_a_script_that_swallows_the_exit_is_ended_at_its_next_backward(training:
     assert [step["step"] for step in ran.lines("step")] == [1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_a_process_that_cannot_exit_is_ended_after_the_grace_period(training: Training) -> None:
     begun = time.monotonic()
     ran = training.run("loops.py", "stuck", name="stuck", stop_after=2)
     assert ran.code == 0, ran.err
     assert time.monotonic() - begun > 20
     assert ran.lines("end") == [{"t": "end", "reason": "window-complete", "steps": 2}]
+
+
+def test_exit_handlers_of_the_script_run_before_the_process_is_ended(training: Training) -> None:
+    ran = training.run("loops.py", "last-words", name="words", stop_after=2)
+    assert ran.code == 0, ran.err
+    assert ran.rows()[-1] == {"words": "last"}
+    assert ran.lines("end")[0]["reason"] == "window-complete"
 
 
 def test_a_script_that_crashes_keeps_its_exit_code_and_its_steps(training: Training) -> None:

@@ -264,6 +264,44 @@ def stuck():
         optimizer.zero_grad()
 
 
+def traced():
+    """torch.jit.trace and torch.fx look at the model while it is in training mode."""
+    traced_graph = str(torch.jit.trace(model, data[0][0], check_trace=False).inlined_graph)
+    symbolic = str(torch.fx.symbolic_trace(model).graph)
+    say(traced=traced_graph, symbolic=symbolic)
+    plain_loss(0).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def compiled_autocast():
+    """Autocast inside of the compiled region is entered while it is traced, and never again."""
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x, target):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                logits = self.inner(x)
+            return F.cross_entropy(logits.float(), target)
+
+    mixed = torch.compile(Mixed(), backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(3):
+        mixed(*data[number]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def last_words():
+    """Exit handlers and worker processes of the script come before the end of the probe."""
+    import atexit
+
+    atexit.register(lambda: say(words="last"))
+    two_optimizers()
+
+
 saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 LOOPS = {
     "two-optimizers": two_optimizers,
@@ -283,5 +321,8 @@ LOOPS = {
     "swallowed": swallowed,
     "scripted": scripted,
     "stuck": stuck,
+    "traced": traced,
+    "compiled-autocast": compiled_autocast,
+    "last-words": last_words,
 }
 LOOPS[kind]()
