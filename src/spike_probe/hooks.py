@@ -234,7 +234,7 @@ class Hooks:
         if not callable(closure):
             self.guard("update", self.recorder.update_begins, optimizer)
             return None
-        calls = []
+        calls: list[int] = []
 
         @functools.wraps(closure)
         def measured() -> Any:
@@ -277,7 +277,7 @@ def _is_captured() -> bool:
     """True while operations are recorded for later (torch.jit.trace, CUDA graphs): ours must not be among them."""
     if torch.jit.is_tracing():
         return True
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _grad_scaler() -> Any:

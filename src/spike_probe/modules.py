@@ -135,7 +135,7 @@ def is_compiled(root: torch.nn.Module) -> bool:
 
 
 def _force_eager() -> Optional[Any]:
-    compiler = getattr(torch, "compiler", None)
+    compiler: Any = torch.compiler
     if not hasattr(compiler, "set_stance"):
         return None
     stance = compiler.set_stance("force_eager")

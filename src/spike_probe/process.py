@@ -60,7 +60,7 @@ def process_facts(device: torch.device, first_step: int) -> dict[str, Any]:
 
 def _device(device: torch.device) -> str:
     if device.type != "cuda":
-        return device.type
+        return str(device.type)
     return f"{device} {torch.cuda.get_device_name(device)}"
 
 

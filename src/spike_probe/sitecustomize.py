@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def _activate():
+def _activate() -> None:
     try:
         from spike_probe.bootstrap import activate
 
@@ -13,14 +13,14 @@ def _activate():
         sys.stderr.write("spike probe: not activated: %s\n" % error)
 
 
-def _chain():
+def _chain() -> None:
     """Run the sitecustomize that this one hides, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     path = list(sys.path)
     mine = sys.modules.pop("sitecustomize", None)
     sys.path[:] = [entry for entry in path if os.path.abspath(entry or os.curdir) != here]
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise

@@ -47,10 +47,10 @@ def replace_tensors(value: Any, swap: Callable[[torch.Tensor], torch.Tensor], de
         items = [replace_tensors(item, swap, depth - 1) for item in value]
         return _same_sequence(value, items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = copy.copy(value)
+        filled = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(changed, field.name, replace_tensors(getattr(value, field.name), swap, depth - 1))
-        return changed
+            object.__setattr__(filled, field.name, replace_tensors(getattr(value, field.name), swap, depth - 1))
+        return filled
     return value
 
 

@@ -55,7 +55,7 @@ def labels_of(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     """The integer tensor that this call passes under a label name, if there is one."""
     for name in LABEL_NAMES:
         if _is_index(kwargs.get(name)):
-            return kwargs[name]  # type: ignore[no-any-return]
+            return kwargs[name]
     if not args:
         return None
     if len(args) == 1 and isinstance(args[0], MAPPINGS):
