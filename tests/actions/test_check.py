@@ -386,7 +386,10 @@ def test_per_rank_files_of_the_last_good_checkpoint_are_compared(checked, drift,
         assert (found.where.rank, found.where.tensor, found.step) == (1, "1.bias", 80)
 
 
-@pytest.mark.parametrize("more", [{"devices": 8}, {"launch": "torchrun --nproc-per-node 4 train.py"}])
+@pytest.mark.parametrize(
+    "more",
+    [{"devices": 8}, {"launch": "torchrun --nproc-per-node 4 train.py"}, {"launch": "accelerate launch train.py"}],
+)
 def test_several_ranks_without_any_record_of_them_are_not_measured(checked, more):
     assert fact(checked, "ranks.agree", **more).value == "not-measured"
 

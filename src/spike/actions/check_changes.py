@@ -313,8 +313,8 @@ def _site_packages(interpreter: Path) -> Path | None:
 
 def _installed_since(packages: Path, written: float, end: float | None) -> Iterator[Difference]:
     for folder in sorted(packages.glob("*.dist-info")):
-        record = folder / "RECORD"
-        changed = (record if record.is_file() else folder).stat().st_ctime
+        # The directory is made by the installation; the files in it may be links to an older cache.
+        changed = folder.stat().st_mtime
         if written < changed and (end is None or changed <= end + CLOCK_SLACK_S):
             project, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
             difference = mapping_differences((), ((project, version),), DifferenceKind.PACKAGE)[0]

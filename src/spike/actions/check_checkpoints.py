@@ -28,6 +28,11 @@ from spike.readers.checkpoints import checksums
 MIN_SHARED_TENSORS = 2
 """One tensor may be equal in two checkpoints by chance (a frozen bias); a generation is told by several."""
 
+SAMPLED_TENSORS = 48
+"""Of each role: equal checksums of so many tensors are no chance."""
+MAX_GENERATIONS = 40
+"""Other checkpoints whose stored checksums are compared."""
+
 Rows = tuple[tuple[str, ...], ...]
 
 
@@ -159,10 +164,10 @@ def _flip_text(flips: Sequence[BitFlip], compared: Compared) -> str:
 def _generation(scene: Scene, checkpoint: Checkpoint, history: Compared | None) -> Fact:
     """Are weights and moments those of this step, or are some of them another checkpoint's?"""
     name, evidence, shown = "checkpoint.generation", [scene.evidence(checkpoint)], scene.original(checkpoint)
-    own = checksums(checkpoint)
+    own = checksums(checkpoint, limit=SAMPLED_TENSORS)
     compared = 0
-    for other in (*scene.earlier, *scene.others, *scene.suspect):
-        theirs = checksums(other) if own and other.path != checkpoint.path and other.step != checkpoint.step else {}
+    for other in _nearest(scene, checkpoint):
+        theirs = checksums(other, own.keys()) if own else {}
         compared += bool(theirs)
         shared = _shared_parts(own, theirs)
         if shared:
@@ -184,6 +189,14 @@ def _generation(scene: Scene, checkpoint: Checkpoint, history: Compared | None) 
         return Fact(name, NOT_MEASURED, "there is no other checkpoint to compare with", tuple(evidence))
     text = f"no part of {shown} equals that of another checkpoint{_counter_text(counters, checkpoint)}"
     return Fact(name, "one", text, tuple(evidence))
+
+
+def _nearest(scene: Scene, checkpoint: Checkpoint) -> list[Checkpoint]:
+    """Other generations, the nearest steps first."""
+    step = _step(checkpoint)
+    others = (*scene.earlier, *scene.others, *scene.suspect)
+    known = [c for c in others if isinstance(c.step, int) and c.step != step and c.path != checkpoint.path]
+    return sorted(known, key=lambda c: abs(_step(c) - step))[:MAX_GENERATIONS]
 
 
 def _counter_text(counters: tuple[float, ...], checkpoint: Checkpoint) -> str:

@@ -27,6 +27,8 @@ WINDOW_BEFORE_S = 3600.0
 WINDOW_AFTER_S = 900.0
 MAX_EVENTS = 40
 _RANK_FILE = re.compile(r"(?:^|[/_.-])(?:rank|mp_rank|tp_rank)[_-]?(\d+)", re.I)
+_LAUNCHER = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate launch|deepspeed|mpirun|srun)\b")
+"""Commands that start an unknown number of processes where they are not told one."""
 _TENSOR_PARALLEL = re.compile(r"mp_rank|tp_rank", re.I)
 
 Rows = tuple[tuple[str, ...], ...]
@@ -122,7 +124,7 @@ def _world(scene: Scene) -> int:
     if match:
         text = next(group for group in match.groups() if group)
         return int(text) if text.isdecimal() else 0
-    return scene.run.devices
+    return 0 if _LAUNCHER.search(scene.run.launch) and scene.run.devices == 1 else scene.run.devices
 
 
 def _per_rank(tensors: tuple[TensorFacts, ...]) -> tuple[dict[int, list[TensorFacts]], bool]:

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import subprocess
 import sys
 
 import pytest
@@ -130,6 +131,20 @@ def test_a_path_that_is_not_there_or_unknown_is_refused(tmp_path):
         inspect_checkpoint(tmp_path / "x.dat")
 
 
+def test_a_checkpoint_that_vanishes_while_it_is_read_is_a_verdict(tmp_path, monkeypatch):
+    weights(tmp_path / "step-3" / "model.pt")
+    weights(tmp_path / "step-3" / "optimizer.pt")
+    reader = next(r for r in checkpoints.readers() if r.layout == "torch-parts")
+
+    def gone(path):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(reader, "inspect", gone)
+    (found,) = find_checkpoints(tmp_path)
+    assert (found.step, found.integrity) == (3, Integrity.UNVERIFIABLE)
+    assert "while it was read" in found.reason
+
+
 # -- the contract of every layout ---------------------------------------------------------------------------------
 
 
@@ -177,3 +192,16 @@ def test_a_new_layout_is_one_file(monkeypatch, tmp_path):
         for name in ("plain_text",):
             sys.modules.pop(f"spike.readers.checkpoints.{name}", None)
     importlib.invalidate_caches()
+
+
+def test_reading_checkpoints_needs_no_torch(tmp_path):
+    nanogpt(tmp_path / "ckpt.pt")
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from spike.readers.checkpoints import *\n"
+        "found = find_checkpoints(Path(sys.argv[1]))\n"
+        "assert scan_checkpoint(found[0]).tensors\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint, CheckpointScan
+from spike.domain.checkpoint import Checkpoint, CheckpointScan, Role
 from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
 from spike.readers.checkpoints.contract import CheckpointReader, Damaged, LazyTensor, OnBytes
 
@@ -96,16 +96,28 @@ def scan_checkpoint(checkpoint: Checkpoint, on_bytes: OnBytes | None = None) -> 
     return CheckpointScan(checkpoint.path, tuple(result.facts), tuple(dict.fromkeys(result.unreadable)))
 
 
-def checksums(checkpoint: Checkpoint) -> dict[tuple[str, str, str], tuple[int, int]]:
+TensorKey = tuple[str, str, str]
+"""(role, name, moment key)"""
+
+
+def checksums(
+    checkpoint: Checkpoint, wanted: Set[TensorKey] | None = None, *, limit: int | None = None
+) -> dict[TensorKey, tuple[int, int]]:
     """(role, name, moment key) -> (bytes, CRC-32) of every tensor whose checksum the file itself stores.
 
-    Costs no tensor bytes: zip directories hold them. Empty where the format has none or the index is broken. Equal
-    entries mean equal bytes for all practical purposes when many tensors are compared.
+    Costs no tensor bytes: zip directories hold them. Only tensors of `wanted`, and at most `limit` of each role, evenly
+    spread. Empty where the format has none or the index is broken. Equal entries mean equal bytes for all practical
+    purposes when many tensors are compared.
     """
     from spike.readers.checkpoints._marks import mark_of
 
     try:
-        marks = {(t.role.value, t.name, t.key): mark_of(t.data) for t in lazy_tensors(checkpoint)}
+        named = {(t.role.value, t.name, t.key): t.data for t in lazy_tensors(checkpoint)}
+        keys = [key for key in named if wanted is None or key in wanted]
+        if limit is not None:
+            by_role = [[key for key in keys if key[0] == role.value and named[key].nbytes > 64] for role in Role]
+            keys = [key for group in by_role for key in group[:: max(1, len(group) // limit)][:limit]]
+        marks = {key: mark_of(named[key]) for key in keys}
     except (InputUnreadable, OSError):
         return {}
     return {key: mark for key, mark in marks.items() if mark is not None}

@@ -27,7 +27,7 @@ def find(root: Path, pattern: str) -> tuple[Checkpoint, ...]:
     if pattern:
         found = [_described(path, step) for path, step in match_pattern(root, pattern)]
     else:
-        found = [_with_step(reader.inspect(path), None) for path, reader in recognise(root)]
+        found = [_with_step(_inspected(reader, path), None) for path, reader in recognise(root)]
         found = [checkpoint for checkpoint in found if _is_checkpoint(checkpoint)]
     return tuple(sorted(found, key=_order))
 
@@ -38,7 +38,25 @@ def inspect(path: Path) -> Checkpoint:
     if reader is None:
         what = "is not there" if not path.exists() else "is no checkpoint of a known layout"
         raise InputUnreadable(f"{path} {what}", hint="spike show formats lists the layouts that spike reads")
-    return _with_step(reader.inspect(path), None)
+    return _with_step(_inspected(reader, path), None)
+
+
+def _inspected(reader: CheckpointReader, path: Path) -> Checkpoint:
+    """What the reader says; a path that vanishes or cannot be opened meanwhile is a verdict too."""
+    try:
+        return reader.inspect(path)
+    except (OSError, InputUnreadable) as error:
+        why = error.message if isinstance(error, InputUnreadable) else f"{error.strerror or error} while it was read"
+        return Checkpoint(
+            path=str(path.absolute()),
+            layout=reader.layout,
+            step=NotMeasured("it cannot be read"),
+            integrity=Integrity.UNVERIFIABLE,
+            reason=f"{path.name}: {why}",
+            num_tensors=0,
+            num_bytes=0,
+            mtime_ns=0,
+        )
 
 
 def reader_for(path: Path) -> CheckpointReader | None:
@@ -143,7 +161,7 @@ def _described(path: Path, step: int | None) -> Checkpoint:
     """A path that the operator's pattern names is always in the answer, understood or not."""
     reader = reader_for(path) or _directory_reader(path)
     if reader is not None:
-        return _with_step(reader.inspect(path), step)
+        return _with_step(_inspected(reader, path), step)
     empty = not _names(path) if path.is_dir() else path.stat().st_size == 0
     return Checkpoint(
         path=str(path.absolute()),
