@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spike.readers.metrics.columns import rank_name, step_name
 from spike.readers.metrics.contract import Column, Parsed, shortest_digits
@@ -35,10 +36,12 @@ def read_fast(path: Path) -> Parsed | None:
     ranks = None if by is None else table[by]
     if ranks is not None and np.ma.is_masked(ranks):
         return None
+    groups = None if ranks is None else _ByRank(np.asarray(ranks, dtype=np.int64))
+    counted = np.asarray(steps, dtype=np.int64)
     columns: list[Column] = []
     for name, kind in kinds.items():
         if kind == "DOUBLE" and name not in (at, by):
-            columns.extend(_columns(name, steps, table[name], ranks))
+            columns.extend(_columns(name, counted, table[name], groups))
     return Parsed("jsonl", tuple(columns), len(steps))
 
 
@@ -101,19 +104,34 @@ def _is_exact(path: Path, table: dict[str, Any], kinds: dict[str, str]) -> bool:
     return keys == cells + nulls
 
 
-def _columns(name: str, steps: Any, values: Any, ranks: Any) -> list[Column]:
+class _ByRank:
+    """Rows grouped by rank, sorted once for all columns."""
+
+    def __init__(self, ranks: NDArray[np.int64]) -> None:
+        self._order = np.argsort(ranks, kind="stable")
+        found, starts = np.unique(ranks[self._order], return_index=True)
+        self._groups = list(zip(found.tolist(), np.split(self._order, starts[1:]), strict=True))
+
+    def columns(
+        self, name: str, steps: NDArray[np.int64], data: NDArray[np.float64], present: NDArray[np.bool_], digits: int
+    ) -> list[Column]:
+        """One column a rank, in file order."""
+        every = bool(present.all())
+        made: list[Column] = []
+        for rank, rows in self._groups:
+            kept = rows if every else rows[present[rows]]
+            if kept.size:
+                made.append(Column(name, steps[kept], data[kept], int(rank), digits))
+        return made
+
+
+def _columns(name: str, steps: NDArray[np.int64], values: Any, groups: _ByRank | None) -> list[Column]:
     present = ~np.ma.getmaskarray(values)
     if not present.any():
         return []
-    data = np.asarray(np.ma.getdata(values), dtype=np.float64)[present]
-    at = np.asarray(steps, dtype=np.int64)[present]
-    digits = shortest_digits(data[:: max(1, len(data) // 2000)].tolist())
-    if ranks is None:
-        return [Column(name, at, data, None, digits)]
-    by = np.asarray(ranks, dtype=np.int64)[present]
-    order = np.argsort(by, kind="stable")
-    found, starts = np.unique(by[order], return_index=True)
-    return [
-        Column(name, at[piece], data[piece], int(rank), digits)
-        for rank, piece in zip(found, np.split(order, starts[1:]), strict=True)
-    ]
+    data = np.asarray(np.ma.getdata(values), dtype=np.float64)
+    sample = data[present][:: max(1, len(data) // 2000)]
+    digits = shortest_digits(sample.tolist())
+    if groups is None:
+        return [Column(name, steps[present], data[present], None, digits)]
+    return groups.columns(name, steps, data, present, digits)
