@@ -29,7 +29,8 @@ RIGHT = Found(
     num_trials=9,
 )
 CLEAN = Truth(name="clean", why="nothing", is_clean=True)
-UNTELLABLE = Truth(name="unseeded", why="no replay", onset=221)
+UNTELLABLE = Truth(name="unseeded", why="no replay", at_most=Status.UNDETERMINED, onset=221)
+AT_MOST_SUPPORTED = replace(TRUTH, status=Status.UNDETERMINED, at_most=Status.SUPPORTED)
 
 
 def test_a_stronger_status_than_the_weakest_right_one_is_right() -> None:
@@ -103,3 +104,13 @@ def test_any_claim_about_a_run_that_cannot_show_its_cause_is_wrong(status: Statu
     claim = mismatches(UNTELLABLE, replace(RIGHT, status=status))
     assert len(claim) == 1
     assert claim[0].startswith("it claims data/bad-shard")
+
+
+def test_a_run_that_bears_a_weak_claim_only_may_get_the_right_one_or_none() -> None:
+    assert mismatches(AT_MOST_SUPPORTED, Found((221,), Status.UNDETERMINED)) == ()
+    assert mismatches(AT_MOST_SUPPORTED, replace(RIGHT, status=Status.SUPPORTED)) == ()
+    assert mismatches(AT_MOST_SUPPORTED, replace(RIGHT, status=Status.SUPPORTED, cause="data/other")) == (
+        "the cause is data/bad-shard, not data/other",
+    )
+    too_much = mismatches(AT_MOST_SUPPORTED, RIGHT)
+    assert too_much == ("it claims data/bad-shard (established), and this run can show no more than supported",)

@@ -37,6 +37,7 @@ def test_a_truth_is_read_with_its_place_and_tolerance(tmp_path: Path) -> None:
         ("why: x\n", "an incident has an onset"),
         ("status: supported\nonset: 3\nwhy: x\n", "names cause and step"),
         ("incidents: none\nwhy: x\nwehre: {}\n", "wehre"),
+        ("status: established\nat_most: supported\nclass: data\ncause: data/x\nonset: 1\nstep: 1\nwhy: x\n", "at_most"),
         ("incidents: [\n", "YAML"),
     ],
 )
@@ -79,4 +80,5 @@ def test_the_shipped_truths_are_without_a_mistake_and_cover_every_playbook() -> 
     assert len(planted) >= 12
     assert sum(t.is_clean for t in truths) >= 2
     assert any(not t.is_clean and t.status is Status.UNDETERMINED for t in truths)
+    assert all(t.at_most is Status.UNDETERMINED for t in truths if not t.cause)
     assert all(t.cause.split("/")[0] == t.cause_class.value for t in truths if t.cause)

@@ -20,7 +20,9 @@ class Truth:
     is_clean: bool = False
     """Nothing was planted: no incident may be found."""
     status: Status = Status.UNDETERMINED
-    """The weakest status that is right; `undetermined` means that any claim would be a guess."""
+    """The weakest status that is right."""
+    at_most: Status = Status.ESTABLISHED
+    """The strongest status that the run can bear; `undetermined` means that any claim would be a guess."""
     cause_class: CauseClass = CauseClass.NONE
     cause: str = ""
     onset: int | None = None
@@ -61,9 +63,9 @@ def mismatches(truth: Truth, found: Found) -> tuple[str, ...]:
     wrong = list(_detection(truth, found))
     if found.status is None:
         return (*wrong, "there is no verdict")
-    if truth.status is Status.UNDETERMINED:
-        if found.status is not Status.UNDETERMINED:
-            wrong.append(f"it claims {found.cause} ({found.status}), which this run cannot show")
+    if RANKING.index(found.status) > RANKING.index(truth.at_most):
+        wrong.append(f"it claims {found.cause} ({found.status}), and this run can show no more than {truth.at_most}")
+    if truth.status is found.status is Status.UNDETERMINED or truth.at_most is Status.UNDETERMINED:
         return tuple(wrong)
     return (*wrong, *_verdict(truth, found), *_place(truth.where, found.where))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from spike.domain.errors import InputUnreadable
-from spike.domain.truth import Truth
+from spike.domain.truth import RANKING, Truth
 from spike.domain.verdict import CauseClass, Place, Status
 from spike.knowledge.yaml_lines import parse, validate
 
@@ -34,6 +34,7 @@ class _File(_Strict):
     why: Text
     incidents: Literal["none"] | None = None
     status: Status = Status.UNDETERMINED
+    at_most: Status = Status.ESTABLISHED
     class_: CauseClass = Field(alias="class", default=CauseClass.NONE)
     cause: str = ""
     onset: int | None = None
@@ -44,11 +45,13 @@ class _File(_Strict):
 
     @model_validator(mode="after")
     def _says_what_was_planted(self) -> _File:
-        claims = self.status is not Status.UNDETERMINED
+        claims = self.status is not Status.UNDETERMINED or bool(self.cause)
         if self.incidents == "none" and (claims or self.cause or self.onset is not None):
             raise ValueError("a clean run has no status, cause or onset")
         if claims and (not self.cause or self.step is None):
-            raise ValueError("a determined truth names cause and step")
+            raise ValueError("a truth with a status or a cause names cause and step")
+        if RANKING.index(self.at_most) < RANKING.index(self.status):
+            raise ValueError("at_most is weaker than status")
         if not self.incidents and self.onset is None:
             raise ValueError("an incident has an onset")
         return self
@@ -90,6 +93,8 @@ def _truth(name: str, file: _File) -> Truth:
         why=file.why,
         is_clean=file.incidents == "none",
         status=file.status,
+        # A run whose cause nobody could name bears no claim at all.
+        at_most=file.at_most if file.cause else Status.UNDETERMINED,
         cause_class=file.class_,
         cause=file.cause,
         onset=file.onset,
