@@ -34,7 +34,9 @@ def record(payload: bytes) -> bytes:
 
 def event(step: int, tag: str, value: float) -> bytes:
     scalar = field(1, tag.encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)
-    return record(varint(1 << 3 | 1) + struct.pack("<d", 1.0) + varint(2 << 3) + varint(step) + field(5, field(1, scalar)))
+    return record(
+        varint(1 << 3 | 1) + struct.pack("<d", 1.0) + varint(2 << 3) + varint(step) + field(5, field(1, scalar))
+    )
 
 
 def tensorboard(directory: Path) -> Path:
@@ -65,7 +67,8 @@ def mlflow_sqlite(directory: Path) -> Path:
     path = directory / "mlflow.db"
     with sqlite3.connect(path) as connection:
         connection.execute(
-            "CREATE TABLE metrics (key TEXT, value REAL, timestamp INTEGER, run_uuid TEXT, step INTEGER, is_nan INTEGER)"
+            "CREATE TABLE metrics"
+            " (key TEXT, value REAL, timestamp INTEGER, run_uuid TEXT, step INTEGER, is_nan INTEGER)"
         )
         for step, loss in enumerate(LOSSES, 1):
             is_nan = loss != loss
@@ -133,20 +136,21 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
 
 SHAPES: dict[str, tuple[str, dict[str, list[float]], int]] = {
     "megatron": (
-        " [2026-08-22 10:00:00.1] iteration        5/     100 | consumed samples:  160 | elapsed time per iteration (ms):"
-        " 123.4 | learning rate: 1.000000E-04 | lm loss: 7.334521E-01 | loss scale: 1.0 | grad norm: 0.752 |"
+        " [2026-08-22 10:00:00.1] iteration        5/     100 | consumed samples:  160 | elapsed time per"
+        " iteration (ms): 123.4 | learning rate: 1.000000E-04 | lm loss: 7.334521E-01 | loss scale: 1.0 | grad norm: 0.752 |"
         " number of skipped iterations:   0 | number of nan iterations:   0 |\n",
         {"loss": [0.7334521], "lr": [1e-4], "grad_norm": [0.752], "loss_scale": [1.0], "skipped": [0.0]},
         5,
     ),
     "hf-dict": (
-        "  5%|5 | 1/20 [00:01<00:20]\r{'loss': '4.16', 'grad_norm': '1.569', 'learning_rate': '5e-05', 'epoch': '0.03'}\n",
+        "  5%|5 | 1/20 [00:01<00:20]\r{'loss': '4.16', 'grad_norm': '1.569', 'learning_rate': '5e-05',"
+        " 'epoch': '0.03'}\n",
         {"loss": [4.16], "grad_norm": [1.569], "lr": [5e-5]},
         1,
     ),
     "deepspeed": (
-        "[ts] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale:"
-        " 65536, reducing to 32768\nstep:7, loss:2.5\n",
+        "[ts] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss"
+        " scale: 65536, reducing to 32768\nstep:7, loss:2.5\n",
         {"loss": [2.5], "skipped": [1.0], "loss_scale": [32768.0]},
         7,
     ),

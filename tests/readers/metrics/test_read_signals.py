@@ -125,7 +125,11 @@ def test_a_torn_last_line_is_benign_and_a_torn_middle_line_is_damage_with_its_pl
     path.write_bytes(b'{"step": 1, "loss": 3.0}\n{"step": 2, "lo\n\0\0\0\n{"step": 3, "loss": 2.0}\n{"step": 4, "l')
     signals = read(path)
     assert steps(signals) == [1, 3]
-    assert [(d.line, d.byte_offset, d.benign) for d in signals.damages] == [(2, 25, False), (3, 41, False), (5, 70, True)]
+    assert [(d.line, d.byte_offset, d.benign) for d in signals.damages] == [
+        (2, 25, False),
+        (3, 41, False),
+        (5, 70, True),
+    ]
     assert path.read_bytes()[25:41].startswith(b'{"step": 2')
 
 
