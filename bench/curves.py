@@ -22,7 +22,6 @@ from spike.domain.signals import (
     Signals,
 )
 
-
 FARTHEST = 6.5
 """Standard deviations at which healthy noise is cut: a batch beyond that is an incident by this bench's own words."""
 

@@ -20,7 +20,7 @@ def test_non_finite_numbers_survive_as_text_that_any_json_reader_accepts(value: 
     text = dumps(to_payload(outcome, schema="spike.outcome/1"))
     assert "NaN" in text or "Infinity" in text
     back = from_payload(Outcome, __import__("json").loads(text), schema="spike.outcome/1")
-    assert back.peak_value == value or math.isnan(value) and math.isnan(back.peak_value)
+    assert back.peak_value == value or (math.isnan(value) and math.isnan(back.peak_value))
 
 
 def test_another_schema_is_refused_by_name() -> None:
