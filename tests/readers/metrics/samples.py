@@ -137,8 +137,8 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
 SHAPES: dict[str, tuple[str, dict[str, list[float]], int]] = {
     "megatron": (
         " [2026-08-22 10:00:00.1] iteration        5/     100 | consumed samples:  160 | elapsed time per"
-        " iteration (ms): 123.4 | learning rate: 1.000000E-04 | lm loss: 7.334521E-01 | loss scale: 1.0 | grad norm: 0.752 |"
-        " number of skipped iterations:   0 | number of nan iterations:   0 |\n",
+        " iteration (ms): 123.4 | learning rate: 1.000000E-04 | lm loss: 7.334521E-01 | loss scale: 1.0 |"
+        " grad norm: 0.752 | number of skipped iterations:   0 | number of nan iterations:   0 |\n",
         {"loss": [0.7334521], "lr": [1e-4], "grad_norm": [0.752], "loss_scale": [1.0], "skipped": [0.0]},
         5,
     ),

@@ -74,8 +74,8 @@ class Constants:
     measured shift may fall short of the true one."""
     stuck_sigmas: float = 3.0
     """... provided that it is this many standard errors above."""
-    trend_rows: int = 256
-    """Rows before the onset that the recovery is compared with."""
+    trend_rows: int = 96
+    """Rows on either side of an incident that the recovery compares: near enough for one smooth curve."""
     drift_sigmas: float = 6.0
     """Standard errors by which a block level must exceed the best earlier one to be a slow drift."""
     drift_rise: float = 0.02

@@ -13,6 +13,9 @@ from spike.domain.signals import LOSS, PARAM_NORM, UPDATE_NORM, Series
 NOISY_DIGITS = 4
 """A loss printed with fewer digits may repeat by chance."""
 
+NOISY_SHARE = 0.2
+"""A column that repeats itself in more of its earlier rows than this was never noisy."""
+
 
 def find_frozen(series: dict[str, Series], constants: Constants) -> tuple[Evidence, ...]:
     """Runs in which loss or parameter norm repeat exactly, or the update norm is exactly zero."""
@@ -36,12 +39,14 @@ def _repeats(series: Series, shortest: int, test: object) -> list[Evidence]:
     if len(distinct) < 3:
         return []  # a constant column says nothing about training
     found: list[Evidence] = []
-    start = 0
+    start = repeated = 0
     for value, group in groupby(values):
         length = sum(1 for _ in group)
-        if length > shortest and math.isfinite(value) and test(value) and start > 0:
+        was_noisy = start >= shortest and repeated < NOISY_SHARE * start
+        if length > shortest and math.isfinite(value) and test(value) and was_noisy:
             found.append(_evidence(series, start + 1, start + length - 1, value))  # the first one is no repeat
         start += length
+        repeated += length - 1
     return found
 
 

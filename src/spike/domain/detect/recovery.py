@@ -1,4 +1,8 @@
-"""Did the loss come back to its trend, or only down? The rows behind an incident against the trend before it."""
+"""Did the loss come back to its trend, or only down? One smooth curve through both sides of an incident, with a step.
+
+An interrupted time series: the rows before and behind share a curve, and the step between them is what the incident
+left. Where the step's own error is larger, the answer does not pretend to know better.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,20 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from spike.domain.detect.baseline import coordinate
 from spike.domain.detect.constants import Constants
 from spike.domain.detect.track import Track
+
+FEWEST_BEFORE, FEWEST_AFTER = 6, 2
+"""Fewer usual rows than this on a side have no curve; only the prior speaks."""
+
+CURVED_ROWS = 40
+"""From this many rows on the curve may bend; fewer cannot tell a bend from a step."""
+
+SETTLED_SHARE = 2
+"""A second look leaves out the first half of the rows behind: a loss that came back slowly has come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +33,12 @@ class Recovery:
     is_known: bool
     """False where too few rows follow."""
     shift_nats: float
-    """Mean distance above the trend, in the loss's own units."""
+    """Step that the incident left, in the loss's own units."""
     error_nats: float
-    """Standard error of that distance."""
+    """Standard error of that step."""
 
     def is_back(self, constants: Constants) -> bool:
-        """Not stuck: the shift is within the stuck bound, or within its own error."""
+        """Not stuck: the step is within the stuck bound, or within its own error."""
         bound = max(constants.stuck_nats, constants.stuck_sigmas * self.error_nats)
         return self.is_known and self.shift_nats < bound
 
@@ -31,26 +46,19 @@ class Recovery:
 def recovery(track: Track, onset: int, last: int, until: int, taken: set[int], constants: Constants) -> Recovery:
     """Compare up to `trend_rows` usual rows before step `onset` with as many between steps `last` and `until`.
 
-    `taken` are steps of any departure; they count on neither side. The trend is a line in the logarithm of the
-    row number, fitted to the rows before; its own error grows with the distance, and the answer says so.
+    `taken` are steps of any departure; they count on neither side.
     """
     before, after = _sides(track, onset, last, until, taken, constants.trend_rows)
-    if len(after) < 2 or len(before) < 3:
-        return Recovery(bool(after) and len(before) >= 1 and _close(track, before, after), 0.0, 0.0)
+    if len(after) < FEWEST_AFTER or len(before) < FEWEST_BEFORE:
+        return Recovery(bool(after) and bool(before) and _close(track, before, after), 0.0, 0.0)
+    before = before[-max(24, 2 * len(after)) :]  # a curve over few rows must not be bent by many old ones
     after = after[: max(len(before), 24)]
-    later = after[len(after) // 3 :] if len(after) >= 12 else after
-    x = np.log1p(np.asarray(before, dtype=float))
-    y = np.asarray([track.y[row] for row in before])
-    slope, level, middle = _line(x, y)
-    at = np.log1p(np.asarray(later, dtype=float))
-    expected = level + slope * (at - middle)
-    residual = np.asarray([track.y[row] for row in later]) - expected
-    noise = _noise(y - (level + slope * (x - middle)))
-    spread = float(np.sqrt(np.sum((x - middle) ** 2))) or 1.0
-    reach = float(np.mean(at)) - middle
-    error = noise * math.sqrt(1.57 / len(later) + 1.57 / len(before) + (reach / spread) ** 2)
-    unit = math.exp(float(np.median(expected))) if track.transform == "log" else 1.0
-    return Recovery(True, float(np.median(residual)) * unit, error * unit)
+    found = _step(track, before, after)
+    later = after[len(after) // SETTLED_SHARE :]
+    if found.is_back(constants) or len(later) < CURVED_ROWS:
+        return found
+    again = _step(track, before, later)
+    return again if again.is_back(constants) and again.error_nats < constants.stuck_nats else found
 
 
 def _sides(track: Track, onset: int, last: int, until: int, taken: set[int], most: int) -> tuple[list[int], list[int]]:
@@ -70,21 +78,42 @@ def _close(track: Track, before: list[int], after: list[int]) -> bool:
     return min(track.y[row] for row in after) - old < 1.5 * track.prior
 
 
-def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """(slope, level at the middle, middle) of a robust line: least squares, refitted without far residuals."""
-    keep = np.ones(len(x), dtype=bool)
-    slope = 0.0
+def _step(track: Track, before: list[int], after: list[int]) -> Recovery:
+    """Least squares of a curve and a step, refitted twice without far residuals."""
+    rows = [*before, *after]
+    y = np.asarray([track.y[row] for row in rows])
+    design = _design(rows, len(before))
+    keep = np.ones(len(rows), dtype=bool)
+    solution, noise = np.zeros(design.shape[1]), 0.0
     for _ in range(3):
-        middle = float(np.mean(x[keep]))
-        level = float(np.median(y[keep]))
-        centred = x[keep] - middle
-        weight = float(np.sum(centred**2))
-        slope = float(np.sum(centred * (y[keep] - level)) / weight) if weight > 0 and keep.sum() >= 12 else 0.0
-        residual = y - (level + slope * (x - middle))
-        keep = np.abs(residual - np.median(residual)) <= 3.0 * max(_noise(residual), 1e-12)
-    level += float(np.median(residual[keep]))
-    return slope, level, middle
+        solution = np.linalg.lstsq(design[keep], y[keep], rcond=None)[0]
+        residual = y - design @ solution
+        noise = 1.4826 * float(np.median(np.abs(residual[keep] - np.median(residual[keep]))))
+        keep = np.abs(residual) <= 3.5 * max(noise, 1e-12)
+        if keep[: len(before)].sum() < FEWEST_BEFORE or keep[len(before) :].sum() < FEWEST_AFTER:
+            keep[:] = True
+    inverse = np.linalg.pinv(design[keep].T @ design[keep])
+    error = noise * math.sqrt(max(float(inverse[-1, -1]), 0.0)) * _inflation((y - design @ solution)[keep])
+    unit = math.exp(float(np.median((design @ solution)[len(before) :]))) if track.transform == "log" else 1.0
+    return Recovery(True, float(solution[-1]) * unit, error * unit)
 
 
-def _noise(residual: np.ndarray) -> float:
-    return 1.4826 * float(np.median(np.abs(residual - np.median(residual))))
+def _inflation(residual: NDArray[np.float64]) -> float:
+    """By how much the memory of the residuals widens the error: a curve that does not fit leaves a long one."""
+    power = float(np.dot(residual, residual))
+    if residual.size < 12 or power <= 0:
+        return 1.0
+    rho = float(np.dot(residual[1:], residual[:-1])) / power
+    rho = min(0.99, max(0.0, rho - 1.0 / math.sqrt(residual.size)))
+    return math.sqrt((1.0 + rho) / (1.0 - rho))
+
+
+def _design(rows: list[int], num_before: int) -> NDArray[np.float64]:
+    """Columns: level, slope, bend (where there are rows enough for one) and the step behind the incident."""
+    x = np.asarray([coordinate(row) for row in rows])
+    x = (x - x.mean()) / (x.std() or 1.0)
+    behind = (np.arange(len(rows)) >= num_before).astype(float)
+    columns = [np.ones(len(rows)), x]
+    if min(num_before, len(rows) - num_before) >= CURVED_ROWS:
+        columns.append(x**2)
+    return np.stack([*columns, behind], axis=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -97,9 +98,15 @@ def _is_excerpt(series: Series, y: tuple[float, ...]) -> bool:
 
 
 def is_stale(series: Series) -> bool:
-    """Whether the column mostly repeats itself: an old value carried along, or a constant zero never computed."""
+    """Whether the column mostly repeats itself: an old value carried along, or a constant zero never computed.
+
+    A column that starts at its usual value or comes back to it is a calm signal, not a stale one.
+    """
     values = [float(v) for v in series.values if math.isfinite(v)]
     if len(values) < 3:
         return bool(values) and all(v == 0.0 for v in values)
     repeats = sum(a == b for a, b in pairwise(values))
-    return repeats > STALE_SHARE * (len(values) - 1)
+    if repeats <= STALE_SHARE * (len(values) - 1):
+        return False
+    usual, count = Counter(values).most_common(1)[0]
+    return usual == 0.0 or values[0] != usual or count <= STALE_SHARE * len(values)
