@@ -15,17 +15,15 @@ class HostCopy:
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self._event: Optional[Any] = None
+        self.tensors = [self._start(tensor) for tensor in tensors]
         if any(tensor.device.type == "cuda" for tensor in tensors):
-            self.tensors = [self._start(tensor) for tensor in tensors]
             self._event = torch.cuda.Event()
             self._event.record()
-        else:
-            self.tensors = tensors
 
     @staticmethod
     def _start(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type != "cuda":
-            return tensor
+            return tensor.cpu()
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         host.copy_(tensor, non_blocking=True)
         return host
@@ -80,8 +78,8 @@ class ReadbackQueue:
 
 
 def number_of(scalar: torch.Tensor) -> Any:
-    """A Python float where the scalar is on the host already, else a copy that stays on the device."""
-    return scalar.item() if scalar.device.type == "cpu" else scalar.detach().clone()
+    """A Python number; on CUDA a copy that stays on the device, because reading it would wait for the stream."""
+    return scalar.detach().clone() if scalar.device.type == "cuda" else scalar.item()
 
 
 def pack(values: dict[str, torch.Tensor]) -> Optional[HostCopy]:

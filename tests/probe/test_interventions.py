@@ -17,7 +17,8 @@ from .test_recording import digest, same
 pytestmark = pytest.mark.process
 
 FROM = ["--resume", "bare/step-3.pt", "--out", "{name}"]
-DONOR_NAMES = ("donor-moments", "donor-parameters", "intact-load", "donor-misfit")
+BROKEN = ("unknown", "incomplete", "donor-gone")
+"""Plans that name a change which cannot be made."""
 
 
 def plan(name: str, steps: tuple[int, ...] = (), **parameters: Any) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def changed(training: Training, baseline: Ran, donors: dict[str, str]) -> dict[s
         "set-element": plan("set-element", (5,), element="wte.weight:7:40000000"),
         "unknown": plan("no-such-change"),
         "incomplete": plan("scaled-lr"),
+        "donor-gone": plan("intact-load", donor="/nowhere.pt"),
     }
     return training.run_forks("nano.py", FROM, plans)
 
@@ -117,7 +119,7 @@ def test_no_change_breaks_the_run_or_the_probe(changed: dict[str, Ran]) -> None:
     for name, ran in changed.items():
         assert ran.code == 0, (name, ran.err)
         assert [step["step"] for step in ran.lines("step")] == [4, 5, 6], name
-        if name not in ("unknown", "incomplete"):
+        if name not in BROKEN:
             assert ran.lines("error") == [], name
 
 
@@ -341,19 +343,21 @@ def test_a_flipped_bit_is_in_the_weights_from_its_step_on(changed: dict[str, Ran
     [
         ("unknown", "the probe has no intervention 'no-such-change'"),
         ("incomplete", "intervention 'scaled-lr' needs the parameters scale"),
+        ("donor-gone", "FileNotFoundError"),
     ],
 )
 def test_a_change_that_cannot_be_made_leaves_an_error_and_no_effect(
-    changed: dict[str, Ran], name: str, message: str
+    training: Training, changed: dict[str, Ran], name: str, message: str
 ) -> None:
     ran = changed[name]
     assert effects(ran) == []
     assert message in ran.lines("error")[0]["message"]
+    assert same(final(training, name), final(training, "bare"))
 
 
 def test_an_effect_is_written_for_every_change_that_was_planned(changed: dict[str, Ran]) -> None:
     for name, ran in changed.items():
-        assert bool(effects(ran)) == (name not in ("unknown", "incomplete")), name
+        assert bool(effects(ran)) == (name not in BROKEN), name
 
 
 def test_interventions_read_no_file_but_their_donors() -> None:

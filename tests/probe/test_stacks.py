@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import torch
@@ -50,6 +51,26 @@ def test_an_hf_window_ends_after_its_last_step_was_logged(training: Training) ->
     assert ran.code == 0, ran.err
     assert ran.out.count("'grad_norm'") == 2
     assert ran.lines("end") == [{"t": "end", "reason": "window-complete", "steps": 2}]
+
+
+@pytest.mark.stack
+def test_the_launcher_of_accelerate_leaves_no_trace_of_its_own(training: Training) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    launcher = (
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "1",
+        "--num_machines",
+        "1",
+    )
+    ran = training.run("hf_trainer.py", "hf-launched", "40", launcher=launcher, name="launched", stop_after=2)
+    assert ran.code == 0, ran.err
+    assert [path.name for path in (ran.directory / "trace").iterdir()] == ["rank00000.jsonl"]
+    assert [step["step"] for step in ran.lines("step")] == [1, 2]
 
 
 @pytest.mark.stack

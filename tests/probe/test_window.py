@@ -22,7 +22,8 @@ def ddp(training: Training) -> dict[str, Ran]:
     return {
         "bare": training.run("ddp.py", "--out", "ddp-bare", launcher=TORCHRUN),
         "recorded": training.run(
-            "ddp.py", "--out", "ddp-recorded", launcher=TORCHRUN, name="recorded", fingerprint_steps=[0, 6]
+            "ddp.py", "--out", "ddp-recorded", launcher=TORCHRUN, name="recorded", fingerprint_steps=[0, 6],
+            capture_steps=[4],
         ),
         "stopped": training.run(
             "ddp.py", "--out", "ddp-stopped", "--steps", "500", launcher=TORCHRUN, name="stopped", stop_after=3
@@ -74,6 +75,23 @@ def test_every_rank_ends_at_the_same_step_and_torchrun_succeeds(ddp: dict[str, R
         assert [step["step"] for step in ran.lines("step", rank)] == [1, 2, 3]
         assert ran.lines("end", rank) == [{"t": "end", "reason": "window-complete", "steps": 3}]
         assert ran.step(3, rank)["micro"] == ddp["recorded"].step(3, rank)["micro"]
+
+
+def test_each_rank_gets_its_own_donor(training: Training, ddp: dict[str, Ran]) -> None:
+    saved = ddp["recorded"]
+    donors = [
+        f"2:{line['micro']}:{rank}:{saved.directory / line['path']}"
+        for rank in (0, 1)
+        for line in saved.lines("batch", rank)
+    ]
+    change = {"name": "control-batch", "steps": [2], "parameters": {"donors": donors}}
+    ran = training.run(
+        "ddp.py", "--out", "ddp-control", launcher=TORCHRUN, name="control", stop_after=2, intervention=change
+    )
+    assert ran.code == 0, ran.err
+    for rank in (0, 1):
+        assert [line["took_effect"] for line in ran.lines("effect", rank)] == [True, True]
+        assert [m["batch"] for m in ran.step(2, rank)["micro"]] == [m["batch"] for m in saved.step(4, rank)["micro"]]
 
 
 def test_what_the_script_wrote_and_did_not_flush_is_on_disk(training: Training) -> None:
