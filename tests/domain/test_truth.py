@@ -82,6 +82,7 @@ def test_a_step_is_right_exactly_within_the_tolerance(off: int, tolerance: int) 
         (Place(file="step-000200.pt"), Place(file="ckpt/step-000200.pt"), True),
         (Place(file="step-000200.pt"), Place(file="ckpt/old-step-000200.pt"), False),
         (Place(key="grad_clip"), Place(key="lr"), False),
+        (Place(key="lr"), Place(key="config.lr"), True),
     ],
 )
 def test_the_place_is_compared_field_by_field(planted: Place, found: Place, right: bool) -> None:

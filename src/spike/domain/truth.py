@@ -105,7 +105,7 @@ def _place(truth: Place, found: Place) -> tuple[str, ...]:
         wrong.append(f"the commit is {truth.commit!r}, not {found.commit or 'named'!r}")
     if truth.file and found.file.rpartition("/")[2] != truth.file.rpartition("/")[2]:
         wrong.append(f"the file is {truth.file}, not {found.file or 'named'}")
-    if truth.key and found.key != truth.key:
+    if truth.key and found.key.rpartition(".")[2] != truth.key:
         wrong.append(f"the key is {truth.key}, not {found.key or 'named'}")
     return tuple(wrong)
 
