@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from spike.actions import demo as demo_module
 from spike.actions.demo import demo
 from spike.domain.errors import SpikeError
