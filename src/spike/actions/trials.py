@@ -13,9 +13,10 @@ from spike.domain.errors import InputUnreadable
 from spike.domain.factors import Uncontrolled, differences, identical_results, observe, undeclared
 from spike.domain.licence import step_offset
 from spike.domain.noise import TOLERANCE_IN_SPREADS
-from spike.domain.outcome import Window, judge_outcome, trace_signals
+from spike.domain.outcome import Window, judge_outcome
 from spike.domain.redaction import redact
-from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, Series, Signals
+from spike.domain.signals import Series, Signals
+from spike.domain.traced import completed, renumbered
 from spike.domain.trial import (
     Factor,
     FactorDifference,
@@ -32,6 +33,8 @@ from spike.lab.traces import read_batches, read_traces
 from spike.readers.checkpoints import find_checkpoints
 from spike.readers.metrics import read_signals
 
+ASSUMED_STEPS = "assumed-steps"
+"""The note of the console reader on rows that had no step of their own."""
 TRIAL_SCHEMA, RUN_SCHEMA, OUTCOME_SCHEMA = "spike.trial/1", "spike.trial-run/1", "spike.outcome/1"
 
 
@@ -155,12 +158,11 @@ def _pointers(spec: TrialSpec, directory: Path) -> tuple[tuple[str, str], ...]:
 
 def _signals(investigation: Investigation, run: TrialRun) -> Signals:
     logged = seen_by(_logged(investigation, run), investigation.incident.rank)
-    missing = [name for name in (LOSS, GRAD_NORM, LEARNING_RATE) if logged.get(name) is None]
-    if not missing or not run.traces:
+    rank = investigation.incident.rank
+    traces = [t for t in run.traces if rank is None or t.process.rank == rank] or list(run.traces)
+    if not traces:
         return logged
-    offset = step_offset(logged, run.traces[0])
-    traced = trace_signals(run.traces, offset=offset, only=missing)
-    return replace(logged, series=(*logged.series, *traced.series))
+    return completed(logged, traces, offset=step_offset(logged, traces[0]))
 
 
 def _logged(investigation: Investigation, run: TrialRun) -> Signals:
@@ -179,6 +181,8 @@ def _logged(investigation: Investigation, run: TrialRun) -> Signals:
     for paths in (list(dict.fromkeys(own)), [metrics]):
         names = set(found.names())
         more = _read([path for path in paths if path.exists()], metrics, columns)
+        if any(pattern == ASSUMED_STEPS for pattern, _ in more.notes):
+            more = renumbered(more, investigation.record, first_step=run.spec.first_step)
         found = replace(found, series=(*found.series, *(s for s in more.series if s.name not in names)))
     return found
 

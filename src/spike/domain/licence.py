@@ -38,15 +38,14 @@ class _Row:
     trial: float
     digits: int
     unit: float
-    """Unit of the last decimal that the record printed; 0 for an unrounded or scientific record."""
+    """Unit of the last decimal that the coarser log printed; 0 for an unrounded or scientific one."""
 
     @property
     def is_equal(self) -> bool:
         """Equal as far as the record printed it: the trial's value may come with more digits."""
         if same_number(self.record, self.trial):
             return True
-        relative = 0.5 * 10.0 ** (1 - self.digits) * abs(self.record) if self.digits < FULL_DIGITS - 1 else 0.0
-        return abs(self.record - self.trial) <= ROUNDING * max(0.5 * self.unit, 0.0 if self.unit else relative)
+        return abs(self.record - self.trial) <= half_last_digit(self.record, self.digits, self.unit)
 
 
 def judge_licence(record: Signals, trial: Signals, *, first_step: int, onset: int, noise: NoiseFloor) -> Licence:
@@ -87,7 +86,8 @@ def _shared_rows(record: Signals, trial: Signals, *, after: int) -> list[_Row]:
         replayed = _last_by_step(right)
         logged = _last_by_step(left)
         digits = min(left.digits, right.digits)
-        unit = _unit(left) if left.digits < FULL_DIGITS - 1 else 0.0
+        coarser = left if left.digits <= right.digits else right
+        unit = last_unit(coarser) if coarser.digits < FULL_DIGITS - 1 else 0.0
         rows += [_Row(name, s, logged[s], v, digits, unit) for s, v in replayed.items() if s > after and s in logged]
     return sorted(rows, key=lambda row: (row.step, row.signal))
 
@@ -96,7 +96,14 @@ def _last_by_step(series: Series) -> dict[int, float]:
     return {int(step): float(value) for step, value in zip(series.steps, series.values, strict=True)}
 
 
-def _unit(series: Series) -> float:
+def half_last_digit(value: float, digits: int, unit: float) -> float:
+    """How far a rounded value may be off: half a unit of its last decimal, or of its last significant digit."""
+    if digits >= FULL_DIGITS - 1 or not math.isfinite(value):
+        return 0.0
+    return ROUNDING * 0.5 * max(unit, 10.0 ** (1 - digits) * abs(value))
+
+
+def last_unit(series: Series) -> float:
     """Unit of the last decimal of a log with a fixed number of them; 0 where values have no such number."""
     finite = [float(v) for v in series.values if math.isfinite(v)]
     for decimals in range(MAX_DECIMALS + 1):

@@ -8,13 +8,12 @@ softened, which proves little (lower LR, stronger clipping and dropped moments s
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from spike.domain.incident import Incident, Kind, Signature
 from spike.domain.signals import GRAD_NORM, LOSS, Series, Signals
-from spike.domain.trace import RankTrace
 from spike.domain.trial import Outcome, OutcomeKind
 
 REPRODUCED_SHARE = 0.5
@@ -186,32 +185,3 @@ def anomalous_steps(incident: Incident, record: Signals, *, last: int) -> tuple[
             if signature.onset_step <= s <= last and _excess(signature, float(v)) > signature.threshold
         }
     return tuple(sorted(found))
-
-
-def trace_signals(traces: Sequence[RankTrace], *, offset: int, only: Collection[str] = ()) -> Signals:
-    """The probe's own loss and gradient norm as signals in the log's step numbers, for logs that lack a column.
-
-    Values are means over ranks: what a data-parallel log shows.
-    """
-    import numpy as np
-
-    by_step: dict[int, list[tuple[float, float, float]]] = {}
-    for trace in traces:
-        for step in trace.steps:
-            micro = step.micro_batches
-            loss = sum(m.loss for m in micro) / len(micro) if micro else step.loss
-            by_step.setdefault(step.step + offset, []).append(
-                (loss, step.grad_norm, step.lr[0] if step.lr else math.nan)
-            )
-    steps = sorted(by_step)
-    columns = {
-        name: [float(np.mean([row[i] for row in by_step[s]])) for s in steps]
-        for i, name in enumerate((LOSS, GRAD_NORM, "lr"))
-        if not only or name in only
-    }
-    return Signals(
-        series=tuple(
-            Series(name, np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64), source="trace")
-            for name, values in columns.items()
-        )
-    )

@@ -72,7 +72,7 @@ class Constants:
     stuck_nats: float = 0.0075
     """A loss that stays this much above its trend after a spike has not recovered: 0.01 nats less what a
     measured shift may fall short of the true one."""
-    stuck_sigmas: float = 3.0
+    stuck_sigmas: float = 4.0
     """... provided that it is this many standard errors above."""
     trend_rows: int = 96
     """Rows on either side of an incident that the recovery compares: near enough for one smooth curve."""
