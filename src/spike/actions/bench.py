@@ -16,6 +16,7 @@ from spike.domain.measured import NotMeasured
 from spike.domain.noise import noise_floor
 from spike.domain.receipt import load_receipt
 from spike.domain.trace import CapturedBatch
+from spike.domain.traced import equal_in_every_bit
 from spike.domain.trial import FactorDifference, Grade, Licence, NoiseFloor, OutcomeKind, TrialResult, TrialSpec
 from spike.readers.checkpoints import inspect_checkpoint, scan_checkpoint
 
@@ -197,6 +198,12 @@ def _licence(investigation: Investigation, performed: Performed, offset: int, no
     )
     if not found.holds:
         found = replace(found, reason="; ".join([*_resumed_wrongly(investigation, performed), found.reason]))
+    if found.grade is Grade.LOG_EXACT:
+        first, last = start.step + 1 + offset, investigation.incident.onset_step - 1
+        exact = equal_in_every_bit(investigation.record, performed.run.traces, offset=offset, first=first, last=last)
+        if exact:
+            reason = f"{found.reason}; {' and '.join(exact)} of steps {first}-{last}, as traced, in every bit"
+            found = replace(found, grade=Grade.BIT_EXACT, reason=reason)
     return replace(found, step_offset=offset)
 
 

@@ -51,6 +51,13 @@ def _non_finite(bench: Bench) -> Fact:
     if bad:
         text = f"{bad[0].signal} is {bad[0].peak_value} at step {bad[0].peak_step}"
         return Fact("signal.non-finite", "yes", text, ("evidence/signals.parquet",))
+    performed = bench.baseline.performed
+    for trace in performed.run.traces:
+        for step in trace.steps:
+            if step.step in bench.suspect_steps() and not math.isfinite(step.loss):
+                # Some loggers replace a NaN (the Trainer by 0.0 or a running mean); the process does not.
+                text = f"the loss of step {step.step} is {step.loss} in the process, whatever the log says"
+                return Fact("signal.non-finite", "yes", text, (performed.id,), step=step.step)
     return Fact("signal.non-finite", "no", "every value of the incident is finite", ("evidence/signals.parquet",))
 
 

@@ -87,7 +87,7 @@ def _shared_rows(record: Signals, trial: Signals, *, after: int) -> list[_Row]:
         logged = _last_by_step(left)
         digits = min(left.digits, right.digits)
         coarser = left if left.digits <= right.digits else right
-        unit = last_unit(coarser) if coarser.digits < FULL_DIGITS - 1 else 0.0
+        unit = _unit(coarser) if coarser.digits < FULL_DIGITS - 1 else 0.0
         rows += [_Row(name, s, logged[s], v, digits, unit) for s, v in replayed.items() if s > after and s in logged]
     return sorted(rows, key=lambda row: (row.step, row.signal))
 
@@ -103,7 +103,7 @@ def half_last_digit(value: float, digits: int, unit: float) -> float:
     return ROUNDING * 0.5 * max(unit, 10.0 ** (1 - digits) * abs(value))
 
 
-def last_unit(series: Series) -> float:
+def _unit(series: Series) -> float:
     """Unit of the last decimal of a log with a fixed number of them; 0 where values have no such number."""
     finite = [float(v) for v in series.values if math.isfinite(v)]
     for decimals in range(MAX_DECIMALS + 1):

@@ -1,7 +1,6 @@
 """What does the probe's own record say in the words and steps of the log? Traces as signals.
 
-Logs round, average and count in their own ways; the trace has every bit. Where a log agrees with the trace as far as it
-printed, the trace may speak for it.
+Logs round, average and count in their own ways, and lack columns; the trace has every bit of what one process did.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spike.domain.licence import half_last_digit, last_unit
+from spike.domain.factors import same_number
 from spike.domain.signals import FULL_DIGITS, GRAD_NORM, LEARNING_RATE, LOSS, Series, Signals
 from spike.domain.trace import RankTrace, StepRecord
 
@@ -44,28 +43,36 @@ def trace_series(name: str, traces: Sequence[RankTrace], *, offset: int, reading
 
 
 def completed(logged: Signals, traces: Sequence[RankTrace], *, offset: int) -> Signals:
-    """The log with what it lacks: signals that it has not, and digits that it rounded away.
+    """The log with the signals that it lacks."""
+    missing = [name for name in READINGS if logged.get(name) is None]
+    traced = tuple(trace_series(name, traces, offset=offset) for name in missing)
+    return replace(logged, series=(*logged.series, *traced))
 
-    A rounded series is replaced by the trace's only where both agree at every step to the last printed digit.
+
+def equal_in_every_bit(
+    record: Signals, traces: Sequence[RankTrace], *, offset: int, first: int, last: int
+) -> tuple[str, ...]:
+    """Signals whose trace equals an unrounded record at every recorded step from `first` to `last` (logged steps).
+
+    A console that rounds what a file keeps in full need not limit what a replay can prove.
     """
-    series = {s.name: s for s in logged.series}
-    for name, readings in READINGS.items():
-        known = series.get(name)
-        if known is None:
-            series[name] = trace_series(name, traces, offset=offset)
-        elif known.digits < FULL_DIGITS - 1:
-            finer = (trace_series(name, traces, offset=offset, reading=r) for r in range(len(readings)))
-            series[name] = next((f for f in finer if _speaks_for(f, known)), known)
-    return replace(logged, series=tuple(series.values()))
+    found = []
+    for name in (LOSS, GRAD_NORM):
+        known = record.get(name)
+        if known is None or known.digits < FULL_DIGITS - 1:
+            continue
+        wanted = {int(s): float(v) for s, v in zip(known.steps, known.values, strict=True) if first <= s <= last}
+        for reading in range(len(READINGS[name])):
+            exact = trace_series(name, traces, offset=offset, reading=reading)
+            if wanted and all(same_number(value, _at(exact, step)) for step, value in wanted.items()):
+                found.append(name)
+                break
+    return tuple(found)
 
 
-def _speaks_for(finer: Series, logged: Series) -> bool:
-    exact = {int(s): float(v) for s, v in zip(finer.steps, finer.values, strict=True)}
-    unit = last_unit(logged)
-    shared = [(float(v), exact[int(s)]) for s, v in zip(logged.steps, logged.values, strict=True) if int(s) in exact]
-    return bool(shared) and all(
-        abs(a - b) <= half_last_digit(a, logged.digits, unit) or (a != a and b != b) for a, b in shared
-    )
+def _at(series: Series, step: int) -> float:
+    value = series.at(step)
+    return math.inf if value is None else value
 
 
 def renumbered(logged: Signals, record: Signals, *, first_step: int) -> Signals:

@@ -26,6 +26,13 @@ class Constants:
     """One row beyond this many scales always counts: no batch is that hard in a run that is otherwise calm."""
     min_sigmas: float = 6.0
     """One row never counts below this many scales, however thin the tail looks: six sigma, as OLMo has it."""
+    large_jump: float = 0.18
+    """ln 1.2: a loss that jumps by a fifth within a row is what people call a spike, also in a run that has hard
+    batches now and then,"""
+    large_sigmas: float = 6.5
+    """... from this many scales on,"""
+    calm_scale: float = 0.035
+    """... where the usual noise is below 3.5 percent: small batches jump by a fifth for nothing."""
     accept_sigmas: float = 4.0
     """Rows beyond this never enter the baseline (one in 16,000 of a normal noise)."""
     onset_sigmas: float = 4.0

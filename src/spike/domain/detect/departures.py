@@ -140,6 +140,14 @@ class Watch:
         tail = self.tails[direction].threshold(c.false_alarms)
         return min(c.max_sigmas, max(c.min_sigmas, tail)) * few
 
+    def is_large(self, effect: float, sigmas: float) -> bool:
+        """Whether a loss jumps so far up that the run's own hard batches excuse it no more."""
+        c, track = self.constants, self.track
+        is_loss = track.transform == "log" and track.prior == c.loss_prior
+        return (
+            is_loss and effect >= c.large_jump and sigmas >= c.large_sigmas and self.baseline.num_accepted > MANY_ROWS
+        )
+
     def is_ready(self, forecast: Forecast) -> bool:
         """Whether one row can be judged: enough healthy rows, or an excerpt with a prior."""
         return forecast.is_ready or (self.track.is_excerpt and self.baseline.num_accepted >= 1)
@@ -193,7 +201,7 @@ def _rare(watch: Watch, found: list[Departure]) -> tuple[list[Departure], list[i
         tail = Tail(len(watch.healthy) + len(others))
         tail.fill([*watch.healthy, *others])
         limit = min(c.max_sigmas, max(c.min_sigmas, tail.threshold(c.false_alarms)))
-        if departure.sigmas < limit:
+        if departure.sigmas < limit and not watch.is_large(departure.effect, departure.sigmas):
             common.append(departure)
     return [d for d in found if d not in common], [d.peak for d in common]
 
@@ -274,7 +282,8 @@ def _crossing(watch: Watch, row: int, y: float) -> int:
         if watch.sums[direction] == 0.0 and added > 0:
             watch.since[direction] = row
         watch.sums[direction] = max(0.0, watch.sums[direction] + added)
-        if away > limit or watch.sums[direction] > c.cusum_limit:
+        is_far = away > limit or watch.is_large(direction * error, away)
+        if is_far or watch.sums[direction] > c.cusum_limit:
             return direction
     if z > c.min_sigmas and forecast.is_ready:
         watch.hard.append(row)
