@@ -28,8 +28,9 @@ def shape_text(shape: Iterable[int]) -> str:
 
 def tensor_digest(tensor: torch.Tensor) -> str:
     """Hexadecimal digest of a tensor on any device; of a DTensor its local shard. Waits for the device."""
-    held = local(tensor.detach())
-    host = held.cpu().contiguous().resolve_conj().resolve_neg()
+    held = local(tensor)
+    is_plain = held.device.type == "cpu" and held.is_contiguous() and not held.is_conj() and not held.is_neg()
+    host = held if is_plain else held.detach().cpu().contiguous().resolve_conj().resolve_neg()
     digest = hashlib.sha256(f"{dtype_name(host.dtype)}:{shape_text(host.shape)}:".encode())
     size = host.numel() * host.element_size()
     if size:

@@ -24,7 +24,7 @@ def tensor_norms(tensors: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
     for tensor in map(local, tensors):
         if tensor.numel():
             dense = tensor.coalesce().values() if tensor.is_sparse else tensor
-            groups.setdefault((dense.device, dense.dtype), []).append(dense)
+            groups.setdefault((dense.dtype, dense.get_device()), []).append(dense)
     if not groups:
         return None
     parts = [torch.stack(_group_norms(group)).to(torch.float32) for group in groups.values()]
