@@ -105,16 +105,23 @@ class Bench:
             self._scans[path] = scan_checkpoint(inspect_checkpoint(Path(path)))
         return self._scans[path]
 
-    def run(self, experiment: str, spec: TrialSpec, **judging: object) -> TrialResult:
+    def run(self, experiment: str, spec: TrialSpec) -> TrialResult:
         """Perform and judge one experiment against the baseline, and remember it under its name."""
         performed = perform(self.investigation, spec)
-        by_knob = spec.intervention is not None and bool(
-            self.investigation.run.knob(spec.intervention.name, spec.intervention.factor.value)
-        )
-        result = judge(self.investigation, performed, self.baseline, by_knob=by_knob, **judging)  # type: ignore[arg-type]
+        by_knob = uses_knob(self.investigation, spec)
+        result = judge(self.investigation, performed, self.baseline, by_knob=by_knob)
+        if by_knob and result.outcome.kind is OutcomeKind.UNTESTABLE:
+            # The command's own way did not make this change and no other; the probe has a way of its own.
+            return self.run(experiment, replace(spec, id=f"{spec.id}-by-probe", by_probe=True))
         self.results[experiment] = result
         self.performed[experiment] = performed
         return result
+
+
+def uses_knob(investigation: Investigation, spec: TrialSpec) -> bool:
+    """True where the command itself makes the change of this trial, by arguments that the operator named."""
+    change = spec.intervention
+    return change is not None and not spec.by_probe and bool(investigation.run.knob(change.name, change.factor.value))
 
 
 def baseline_spec(investigation: Investigation) -> TrialSpec:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spike.actions.bench import Bench, Unavailable
+from spike.actions.bench import Bench, Unavailable, uses_knob
 from spike.actions.experiments import prepare
 from spike.actions.investigation import Investigation
 from spike.actions.trials import Performed, judge, perform
@@ -29,7 +29,7 @@ from spike.domain.measured import NotMeasured
 from spike.domain.playbook import Playbook, Remedy
 from spike.domain.receipt import load_receipt as compare_receipt
 from spike.domain.signals import LOSS
-from spike.domain.trial import Factor, TrialResult, TrialSpec
+from spike.domain.trial import Factor, OutcomeKind, TrialResult, TrialSpec
 from spike.domain.verdict import Status, Verdict
 
 GATE_STEPS = 24
@@ -116,10 +116,12 @@ def _trial(bench: Bench, verdict: Verdict, chosen: Chosen) -> tuple[Performed, T
     investigation = bench.investigation
     spec = _spec(bench, verdict, chosen)
     performed = perform(investigation, spec)
-    by_knob = spec.intervention is not None and bool(
-        investigation.run.knob(spec.intervention.name, spec.intervention.factor.value)
-    )
-    return performed, judge(investigation, performed, bench.baseline, by_knob=by_knob)
+    by_knob = uses_knob(investigation, spec)
+    result = judge(investigation, performed, bench.baseline, by_knob=by_knob)
+    if by_knob and result.outcome.kind is OutcomeKind.UNTESTABLE:
+        performed = perform(investigation, replace(spec, id=f"{spec.id}-by-probe", by_probe=True))
+        result = judge(investigation, performed, bench.baseline)
+    return performed, result
 
 
 def _spec(bench: Bench, verdict: Verdict, chosen: Chosen) -> TrialSpec:

@@ -287,6 +287,20 @@ def _took_effect(intervention: Intervention, run: TrialRun, baseline: Baseline |
     return bool(reached) and all(t.effects and all(e.took_effect for e in t.effects) for t in reached)
 
 
+KNOB_RATE_TOLERANCE = 0.10
+"""A command's own argument sets a peak or a constant; it will do when the rates it leads to are this near."""
+
+
+def _reached_rates(intervention: Intervention, run: TrialRun) -> bool:
+    """True where the command's own argument led to the rates that were asked for; for other factors always."""
+    wanted = intervention.parameter("lr")
+    if intervention.factor is not Factor.LEARNING_RATE or not isinstance(wanted, tuple):
+        return True
+    rates = dict(str(item).split(":", 1) for item in wanted)
+    used = [(s.lr[0], float(rates[str(s.step)])) for t in run.traces for s in t.steps if str(s.step) in rates and s.lr]
+    return bool(used) and all(abs(lr - want) <= KNOB_RATE_TOLERANCE * want for lr, want in used)
+
+
 def _arguments_differ(run: TrialRun, baseline: Baseline) -> bool:
     pairs = zip(run.traces, baseline.performed.run.traces, strict=False)
     return any(a.process.argv != b.process.argv for a, b in pairs)

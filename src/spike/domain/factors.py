@@ -20,8 +20,8 @@ Uncontrolled = frozenset[tuple[Factor, str]]
 """(factor, which) that differ between unchanged trials: the run itself does not hold them still."""
 
 ACCOMPANIES: dict[Factor, frozenset[Factor]] = {
-    # A checkpoint brings its moments along; a code state brings whatever it does differently.
-    Factor.CHECKPOINT: frozenset({Factor.OPTIMIZER_STATE}),
+    # A checkpoint brings its moments and generator states along; a code state brings whatever it does differently.
+    Factor.CHECKPOINT: frozenset({Factor.OPTIMIZER_STATE, Factor.RNG}),
     Factor.CODE: frozenset(set(Factor) - {Factor.WORLD, Factor.DEVICE, Factor.CHECKPOINT}),
     Factor.RNG: frozenset({Factor.DATA_ORDER, Factor.BATCH}),
 }

@@ -89,6 +89,8 @@ class TrialSpec:
     """Attempted step counts at which every parameter and moment is digested."""
     module_steps: tuple[int, ...] = ()
     """Steps whose modules are watched for non-finite values."""
+    by_probe: bool = False
+    """The probe makes the change although the operator named a knob for it: the knob was tried and did not do."""
     role: str = "branch"
     """"baseline", "repeat", "branch", "placebo", "reversal", "localise" or "gate"."""
 

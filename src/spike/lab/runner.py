@@ -173,18 +173,21 @@ def _checkpoint(request: TrialRequest, view: View) -> str:
 
 
 def _value(change: Intervention) -> str:
-    """The first parameter as text for a knob's {value}."""
+    """The first parameter as one value for a knob's {value}."""
     if not change.parameters:
         return ""
     value = change.parameters[0][1]
-    return ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    # A rate for each step, "201:0.00185": a command takes one, and that of the first step is what it has to reach.
+    return str(value[0]).rpartition(":")[2] if value else ""
 
 
 def _knob(request: TrialRequest, directory: Path) -> str:
     """Arguments by which the command itself makes the change, recorded in knob.json; "" where there are none."""
     change = request.spec.intervention
     arguments = request.run.knob(change.name, change.factor.value) if change is not None else None
-    if change is None or arguments is None:
+    if change is None or arguments is None or request.spec.by_probe:
         return ""
     filled = arguments.replace("{value}", _value(change))
     facts = {"schema": "spike.knob/1", "intervention": change.name, "value": _value(change), "arguments": filled}
