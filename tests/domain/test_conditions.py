@@ -23,6 +23,14 @@ def test_the_loss_must_come_back_to_the_trend_not_only_come_down(bump: float, st
     assert conditions.loss_on_trend(record, replayed, incident(), 10, "T9").state is state
 
 
+def test_an_early_steep_fall_is_not_promised_to_go_on() -> None:
+    curve = {s: 3.0 + 2.5 * math.exp(-s / 12) + 0.02 * ((s * 7) % 5 - 2) for s in range(1, 120)}
+    record = series("loss", {s: v for s, v in curve.items() if s < 91})
+    resumed = series("loss", {s: v for s, v in curve.items() if s >= 81})
+    found = conditions.loss_on_trend(record, resumed, incident(onset=91), 80, "T9")
+    assert found.state is HOLDS, found.statement
+
+
 def test_without_a_loss_the_trend_is_not_measured() -> None:
     assert conditions.loss_on_trend(None, None, incident(), 10, "T9").state is UNMEASURED
 

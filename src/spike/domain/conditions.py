@@ -23,8 +23,9 @@ SLOWDOWN = 1.5
 HELD_OUT_RELATIVE = 0.02
 """A held-out loss may be two per cent worse than the last good checkpoint's: a short window of training at a
 constant rate moves it by less."""
-TREND_HISTORY = 128
-"""Steps of the record that the trend is fitted to."""
+TREND_HISTORY = 32
+"""Healthy steps of the record that the trend is fitted to. Losses fall ever more slowly: a line through a long history
+promises more than any healthy run keeps, one through the recent past is held for as long again."""
 
 
 def signature_gone(outcome: Outcome, trial: str) -> Condition:
