@@ -35,18 +35,18 @@ class IntactLoad(Intervention):
         self._parameters = force_parameters(live, load_donor(str(self.parameters["donor"])))
 
     def before_first_update(self, live: Live) -> None:
-        """One statement for both halves: a fault may be in either, and the other then changes nothing."""
+        """One statement for both halves. It holds where the state is the checkpoint's, also if it was before: forcing
+        what is there already is the placebo of every change of the loaded state."""
         assert self._parameters is not None
         moments_before = combined_digest(all_moments(live))
         moments = force_moments(live, load_donor(str(self.parameters["donor"])))
         parameters = self._parameters
         after = combined_digest(tensor for _, tensor in live.named_parameters())
-        is_whole = all(forced.holds() for forced in (parameters, moments))
         live.effect(
             "parameters and moments",
             f"{self._before} and {moments_before}",
             f"{after} ({parameters.text()}) and {combined_digest(all_moments(live))} ({moments.text()})",
-            is_whole and bool(parameters.num_changed or moments.num_changed),
+            all(forced.holds() for forced in (parameters, moments)),
         )
 
 
