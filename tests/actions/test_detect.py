@@ -83,10 +83,10 @@ def test_one_step_spikes_of_modded_nanogpt_are_transient_incidents_and_few() -> 
     found = {one.source: one.detection for one in detect_paths([REAL / "modded-nanogpt"])}
     assert len(found) == 2
     for source, detection in found.items():
-        expected = {919, 947, 1760} if "muon" in source else {201, 524}
+        expected = {919, 947, 1760, 3092, 3194} if "muon" in source else {201, 524, 889, 1830}
         assert expected <= {i.onset_step for i in detection.incidents}
         assert {i.severity for i in detection.incidents} == {Severity.TRANSIENT}
-        assert len(detection.incidents) <= 8
+        assert len(detection.incidents) <= 15
 
 
 @real

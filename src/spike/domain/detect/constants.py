@@ -20,7 +20,7 @@ class Constants:
     """Healthy prediction errors behind the tail estimate, which decides how rare a row is for this very run."""
     ready_rows: int = 12
     """Fewer healthy rows than this cannot tell noise; only priors and non-finite values speak before."""
-    false_alarms: float = 0.02
+    false_alarms: float = 0.01
     """Rows per thousand healthy ones that the tail estimate may let through, per signal and direction."""
     max_sigmas: float = 9.0
     """One row beyond this many scales always counts: no batch is that hard in a run that is otherwise calm."""
