@@ -39,7 +39,7 @@ def bisect(
     else:
         if explain:
             answer(explain_text(playbooks, search.evidence(), search.bench.results))
-        answer(verdict_text(verdict))
+        answer(verdict_text(verdict, full=explain))
         answer(f"next      {'spike gate' if verdict.cause else 'spike report'}")
     finish(ExitCode.INCONCLUSIVE if verdict.status is Status.UNDETERMINED else ExitCode.PASSED)
 

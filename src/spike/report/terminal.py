@@ -16,7 +16,7 @@ from spike.domain.eliminate import Evidence, contradiction
 from spike.domain.playbook import Expectation, Playbook
 from spike.domain.runbook import Page, Stand
 from spike.domain.trial import OutcomeKind, TrialResult
-from spike.domain.verdict import Status, Verdict
+from spike.domain.verdict import Status, Strength, Verdict
 from spike.report.phrases import change_words, effect_words, place_phrase, share_words
 from spike.report.text import duration, name, sentence, visible
 
@@ -109,8 +109,8 @@ def _hypothesis_row(playbook: Playbook, experiments: Sequence[str], evidence: Ev
     return name(playbook.id), *cells, "no" if contradiction(playbook, evidence) is not None else "yes"
 
 
-def verdict_text(verdict: Verdict, *, on_terminal: bool | None = None) -> str:
-    """The verdict as labelled lines."""
+def verdict_text(verdict: Verdict, *, full: bool = True, on_terminal: bool | None = None) -> str:
+    """The verdict as labelled lines; with `full` also what was only observed, and every rejection."""
     cause = name(verdict.cause) if verdict.cause else "not determined"
     step = f" at step {verdict.step:,}" if verdict.step is not None else ""
     lines = [
@@ -119,8 +119,12 @@ def verdict_text(verdict: Verdict, *, on_terminal: bool | None = None) -> str:
         ("because", sentence(verdict.because)),
         ("where", place_phrase(verdict.where) or "not narrowed down"),
     ]
-    lines += [("finding", f"[{f.strength.value}] {sentence(f.statement)}") for f in verdict.findings]
-    lines += [("rejected", f"{name(r.cause)}: {sentence(r.because)}") for r in verdict.rejected]
+    shown = [f for f in verdict.findings if full or f.strength is not Strength.OBSERVED]
+    lines += [("finding", f"[{f.strength.value}] {sentence(f.statement)}") for f in shown]
+    lines += [("rejected", f"{name(r.cause)}: {sentence(r.because)}") for r in verdict.rejected if full]
+    if not full:
+        seen = len(verdict.findings) - len(shown)
+        lines.append(("also", f"{seen} observations and {len(verdict.rejected)} rejected causes: spike bisect --explain"))
     if verdict.inseparable:
         lines.append(("open", f"cannot be told apart from it so far: {', '.join(map(name, verdict.inseparable))}"))
     lines += [("would help", f"{name(s.trial)}: {sentence(s.because)}") for s in verdict.next]
