@@ -124,7 +124,8 @@ def verdict_text(verdict: Verdict, *, full: bool = True, on_terminal: bool | Non
     lines += [("rejected", f"{name(r.cause)}: {sentence(r.because)}") for r in verdict.rejected if full]
     if not full:
         seen = len(verdict.findings) - len(shown)
-        lines.append(("also", f"{seen} observations and {len(verdict.rejected)} rejected causes: spike bisect --explain"))
+        rest = f"{seen} observations and {len(verdict.rejected)} rejected causes: spike bisect --explain"
+        lines.append(("also", rest))
     if verdict.inseparable:
         lines.append(("open", f"cannot be told apart from it so far: {', '.join(map(name, verdict.inseparable))}"))
     lines += [("would help", f"{name(s.trial)}: {sentence(s.because)}") for s in verdict.next]
