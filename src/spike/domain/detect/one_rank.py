@@ -121,6 +121,12 @@ def _loss_evidence(
         if evidence is None:
             continue
         evidence = evidence.moved(logged.y[departure.peak] - loss.y[departure.peak])
+        if (
+            departure.direction == UP
+            and departure.sigmas < constants.min_sigmas
+            and _has_stepped_down(series, evidence)
+        ):
+            continue  # the fall behind a step of the schedule levels off
         why = _benign_drop(evidence, series) if departure.direction == DOWN else None
         if why is None:
             kept.append(evidence)
@@ -144,6 +150,10 @@ def _joined(loss: Track, found: list[Departure], constants: Constants) -> list[D
             departure = risen_further(kept.pop(), departure)
         kept.append(departure)
     return kept
+
+
+def _has_stepped_down(series: dict[str, Series], evidence: Evidence) -> bool:
+    return lowered_rate(series.get(LEARNING_RATE), evidence.onset) is not None
 
 
 def _benign_drop(evidence: Evidence, series: dict[str, Series]) -> tuple[str, str] | None:
