@@ -224,7 +224,7 @@ def _body(signals: Signals, detection: Detection, source: str) -> dict[str, Any]
         ],
         "sources": [
             {
-                "path": s.path if source.endswith(s.path) else "/".join(p for p in (source, s.path) if p),
+                "path": source if source.endswith(s.path) else "/".join(p for p in (source, s.path) if p),
                 "format": s.format,
                 "rows": s.num_rows,
                 "first_step": s.first_step,

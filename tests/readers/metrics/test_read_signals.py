@@ -209,6 +209,13 @@ def test_the_operator_names_columns_that_nobody_could_guess(tmp_path: Path) -> N
     assert steps(signals) == [1, 2, 3, 4]
 
 
+def test_the_operator_names_the_column_that_counts_steps(tmp_path: Path) -> None:
+    path = rows(tmp_path / "a.jsonl", *({"tick": 50 * s, "objective": 3.0} for s in range(1, 4)))
+    signals = read_signals([path], base=tmp_path, columns={"loss": "objective", "step": "tick"})
+    assert steps(signals) == [50, 100, 150]
+    assert signals.notes == ()
+
+
 def test_a_pointer_of_git_lfs_and_an_empty_file_are_called_so(tmp_path: Path) -> None:
     good = rows(tmp_path / "a.jsonl", {"step": 1, "loss": 3.0})
     pointer = tmp_path / "b.jsonl"

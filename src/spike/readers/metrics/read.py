@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from spike.domain.errors import InputUnreadable
 from spike.domain.signals import Damage, Signals
@@ -36,7 +40,7 @@ def read_signals(paths: Sequence[Path], *, base: Path, columns: Mapping[str, str
         else:
             files.append(ReadFile(source, parsed, rank_in_name(path)))
     if not any(file.parsed.columns for file in files):
-        raise InputUnreadable(_nothing(paths, base, refused, files), hint="spike show formats")
+        raise InputUnreadable(_nothing(paths, base, refused, files), hint=_hint(paths))
     signals = merge(files, chosen)
     if not refused:
         return signals
@@ -61,7 +65,8 @@ def read_file(path: Path, chosen: Mapping[str, str]) -> Parsed | str:
     if reader is None:
         return f"not a metric format that spike knows; its first line is: {first_line(head) or '(binary)'}"
     try:
-        return reader.read(path)
+        parsed = reader.read(path)
+        return _counted_by(parsed, chosen["step"]) if "step" in chosen else parsed
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
 
@@ -94,6 +99,34 @@ def _by_structure(path: Path, head: bytes, chosen: Mapping[str, str]) -> MetricR
         return None
     by_name = {reader.format: reader for reader in metric_readers()}
     return by_name["jsonl" if head.lstrip().startswith(b"{") else "csv"]
+
+
+def _counted_by(parsed: Parsed, name: str) -> Parsed:
+    """The same rows with the step that the operator's own column holds."""
+    steps = {
+        (column.rank, row): int(value)
+        for column in parsed.columns
+        if column.name == name
+        for row, value in zip(column.steps.tolist(), column.values.tolist(), strict=True)
+        if math.isfinite(value)
+    }
+    if not steps:
+        return parsed
+    columns = [
+        replace(column, steps=np.asarray([steps.get((column.rank, row), row) for row in column.steps.tolist()]))
+        for column in parsed.columns
+        if column.name != name
+    ]
+    notes = tuple(note for note in parsed.notes if note[0] != "assumed-steps")
+    return replace(parsed, columns=tuple(columns), notes=notes)
+
+
+def _hint(paths: Sequence[Path]) -> str:
+    """Where a file has named numbers under names that nobody knows, the operator can say what they are."""
+    heads = [head_of(path).lstrip() for path in paths if path.is_file()]
+    if any(head.startswith(b"{") or b"," in head.split(b"\n", 1)[0] for head in heads):
+        return "spike detect FILE --map loss=COLUMN --map step=COLUMN, or spike show formats"
+    return "spike show formats"
 
 
 def _nothing(paths: Sequence[Path], base: Path, refused: list[Damage], files: list[ReadFile]) -> str:
