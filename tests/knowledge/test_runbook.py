@@ -59,7 +59,7 @@ def mistakes(directory: Path) -> str:
 
 def test_the_shipped_pages_are_the_commands_of_the_runbook_in_their_order() -> None:
     pages = load_runbook(shipped_directory("runbook"), known_commands=COMMANDS)
-    assert tuple(p.id for p in pages) == RUNBOOK
+    assert tuple(p.id for p in pages) == tuple(RUNBOOK)
     assert [p.number for p in pages] == list(range(1, len(RUNBOOK) + 1))
     for page in pages:
         assert page.run.split()[:2] == ["spike", page.id]
