@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from spike.cli.app import app
+from spike.cli.boundary import run_at_boundary
 from spike.domain.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,3 +103,35 @@ def test_init_writes_one_file_and_proposes_what_it_accepts(tmp_path: Path) -> No
     again = spike("init", cwd=tmp_path)
     assert again.returncode == ExitCode.USAGE
     assert "--force" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("--help",), 0), (("--version",), 0), (("detect", "--nonsense"), 2), (("nonsense",), 2), ((), 2)],
+)
+def test_help_and_mistyped_commands_end_as_the_table_says(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    done = spike(*words, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, typer.Abort])
+def test_an_interrupted_command_says_that_nothing_is_lost(
+    kind: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise kind
+
+    assert run_at_boundary(interrupted) == 130
+    assert "nothing is lost" in capsys.readouterr().err
+
+
+def test_a_bug_is_kept_in_a_file_and_has_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> None:
+        raise RuntimeError("boom")
+
+    assert run_at_boundary(broken) == ExitCode.BUG
+    said = capsys.readouterr().err
+    (file,) = [Path(word.rstrip(";")) for word in said.split() if "spike-bug-" in word]
+    assert "boom" in file.read_text()
+    file.unlink()

@@ -109,7 +109,7 @@ def _root(
 
 def main() -> None:
     """Console entry point."""
-    sys.exit(run_at_boundary(app))
+    sys.exit(run_at_boundary(lambda: app(standalone_mode=False)))
 
 
 if __name__ == "__main__":

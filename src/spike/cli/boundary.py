@@ -11,23 +11,31 @@ import tempfile
 import traceback
 from collections.abc import Callable
 
+import typer
+
 from spike.domain.errors import ExitCode, SpikeError
+
+_USAGE_ERRORS = tuple(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""What a wrongly typed command raises; typer brings the class, and has it under changing names."""
+INTERRUPTED = 130
+"""As every shell has it for a program ended by Ctrl-C."""
 
 
 def run_at_boundary(command: Callable[[], object]) -> int:
     """Run the command line and turn whatever escapes into an exit code."""
     try:
-        command()
+        return _code(command())
     except SystemExit as ended:
-        return _exit_status(ended)
+        return _code(ended.code)
+    except typer.Abort:
+        return _interrupted()
     except SpikeError as error:
         print(f"spike: {error.message}", file=sys.stderr)
         if error.hint:
             print(f"  next: {error.hint}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
-        print("spike: interrupted; nothing is lost, repeat the command to go on", file=sys.stderr)
-        return 130
+        return _interrupted()
     except BrokenPipeError:
         # The reader of our output went away (`spike detect | head`); not our failure.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -36,15 +44,23 @@ def run_at_boundary(command: Callable[[], object]) -> int:
         print(f"spike: {error.strerror or error}: {error.filename or 'no file named'}", file=sys.stderr)
         print("  next: spike status, which reads what is there", file=sys.stderr)
         return int(ExitCode.UNREADABLE)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, _USAGE_ERRORS):
+            error.show()  # type: ignore[attr-defined]
+            return int(ExitCode.USAGE)
         return _report_bug()
-    return int(ExitCode.PASSED)
 
 
-def _exit_status(ended: SystemExit) -> int:
-    if isinstance(ended.code, int):
-        return ended.code
-    return int(ExitCode.PASSED) if ended.code is None else int(ExitCode.USAGE)
+def _code(ended: object) -> int:
+    """The exit code that a command or an exit stands for; a text is a complaint about how it was typed."""
+    if isinstance(ended, int):
+        return int(ended)
+    return int(ExitCode.PASSED) if ended is None else int(ExitCode.USAGE)
+
+
+def _interrupted() -> int:
+    print("spike: interrupted; nothing is lost, repeat the command to go on", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _report_bug() -> int:

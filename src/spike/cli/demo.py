@@ -78,6 +78,7 @@ def _tell(result: DemoResult) -> None:
 
 def _payload(result: DemoResult) -> dict[str, Any]:
     from spike.casefile.codec import to_payload
+    from spike.cli.bisect import verdict_payload
 
     verdict = result.verdict
     return {
@@ -85,7 +86,7 @@ def _payload(result: DemoResult) -> dict[str, Any]:
         "run": str(result.run),
         "case": str(result.case) if result.case is not None else None,
         "postmortem": str(result.postmortem) if result.postmortem is not None else None,
-        "verdict": to_payload(verdict) if verdict is not None else None,
+        "verdict": verdict_payload(verdict) if verdict is not None else None,
         "planted": to_payload(result.truth),
         "walk_exit": result.exit_code,
         "train_s": round(result.train_s, 1),
