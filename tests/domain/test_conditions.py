@@ -53,9 +53,9 @@ def test_a_doubled_update_norm_fails_and_an_untraced_one_is_not_measured() -> No
     steady = trace([step(s) for s in range(11, 30)])
     doubled = trace([step(s, update_norm=0.03 if s > 22 else 0.01) for s in range(11, 30)])
     unknown = trace([step(s, update_norm=NotMeasured("record mode")) for s in range(11, 30)])  # type: ignore[arg-type]
-    assert conditions.update_norm(steady, 21, healthy, "T9").state is HOLDS
-    assert conditions.update_norm(doubled, 21, healthy, "T9").state is FAILS
-    assert conditions.update_norm(unknown, 21, unknown, "T9").state is UNMEASURED
+    assert conditions.update_norm(steady, 21, [healthy], "T9").state is HOLDS
+    assert conditions.update_norm(doubled, 21, [healthy], "T9").state is FAILS
+    assert conditions.update_norm(unknown, 21, [unknown], "T9").state is UNMEASURED
 
 
 def test_a_slow_resume_fails() -> None:
@@ -96,3 +96,4 @@ def test_the_control_fails_where_the_resumed_run_parts_before_the_remedy_acts() 
     exact = NoiseFloor(1, True)
     assert conditions.healthy_steps_match(usual, usual, 15, exact, "T9").state is HOLDS
     assert conditions.healthy_steps_match(parted, usual, 15, exact, "T9").state is FAILS
+    assert conditions.healthy_steps_match(usual, usual, 11, exact, "T9").state is UNMEASURED

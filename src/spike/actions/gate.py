@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spike.actions.bench import Bench, Unavailable, uses_knob
+from spike.actions.bench import Bench, Unavailable, open_healthy, uses_knob
 from spike.actions.experiments import prepare
 from spike.actions.investigation import Investigation
 from spike.actions.trials import Performed, judge, perform
@@ -29,6 +29,7 @@ from spike.domain.measured import NotMeasured
 from spike.domain.playbook import Playbook, Remedy
 from spike.domain.receipt import load_receipt as compare_receipt
 from spike.domain.signals import LOSS
+from spike.domain.trace import RankTrace
 from spike.domain.trial import Factor, OutcomeKind, TrialResult, TrialSpec
 from spike.domain.verdict import Status, Verdict
 
@@ -183,13 +184,27 @@ def _conditions(bench: Bench, performed: Performed, result: TrialResult) -> list
             investigation.last_good.step,
             trial,
         ),
-        healthy_steps_match(own, baseline, first, bench.baseline.noise, trial),
-        update_norm(own, bench.onset, baseline, trial),
+        # A remedy that acts from the first step on leaves no step of this trial to compare; the unchanged trial from
+        # the same checkpoint, which shows the incident, is its control.
+        *(
+            [healthy_steps_match(own, baseline, first, bench.baseline.noise, trial)]
+            if first > own.first_step + 1
+            else []
+        ),
+        update_norm(own, bench.onset, [baseline, *_healthy_traces(bench)], trial),
         throughput(own, baseline, trial),
         load_receipt(receipt, trial, replaces_moments=replaces),
         skip_counters(performed.run.traces, declared, trial),
         held_out(before, after, trial),
     ]
+
+
+def _healthy_traces(bench: Bench) -> tuple[RankTrace, ...]:
+    """Traces of the unchanged command in an earlier state, where no healthy step lies before the onset otherwise."""
+    if bench.healthy_steps():
+        return ()
+    healthy = open_healthy(bench)
+    return healthy.performed.run.traces if healthy is not None else ()
 
 
 def _pins(investigation: Investigation) -> list[PinnedCheckpoint]:

@@ -78,11 +78,10 @@ def _line(rows: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
     return slope, level, centre
 
 
-def update_norm(trace: RankTrace, onset: int, baseline: RankTrace, trial: str) -> Condition:
-    """Update norms of the window against those of the healthy steps."""
-    healthy = [
-        u for s in (*baseline.steps, *trace.steps) if s.step < onset and (u := measured(s.update_norm)) is not None
-    ]
+def update_norm(trace: RankTrace, onset: int, reference: Sequence[RankTrace], trial: str) -> Condition:
+    """Update norms of the window against healthy ones: before the onset, in this trial or in unchanged ones."""
+    steps = [s for t in (*reference, trace) for s in t.steps if s.step < onset]
+    healthy = [u for s in steps if (u := measured(s.update_norm)) is not None]
     window = [u for s in trace.steps if s.step >= onset and s.applied and (u := measured(s.update_norm)) is not None]
     if not healthy or not window:
         text = "no update norm was traced on both sides of the onset"
@@ -160,7 +159,7 @@ def healthy_steps_match(
     known = [(a, b) for a, b in pairs if b is not None]
     if not known:
         text = "the remedy acts from the first step on, so no step can be held against the unchanged trial"
-        return Condition("control", ConditionState.HOLDS, text, (trial,))
+        return Condition("control", ConditionState.NOT_MEASURED, text, (trial,))
     tolerance = 4.0 * noise.of("loss")
     worst = max(abs(a.loss - b.loss) for a, b in known)
     state = ConditionState.HOLDS if worst <= tolerance else ConditionState.FAILS
