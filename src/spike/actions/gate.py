@@ -35,6 +35,8 @@ from spike.domain.verdict import Status, Verdict
 
 GATE_STEPS = 24
 """Steps beyond the judged window that the resumed run must also pass."""
+MOST_SAVE_STEPS = 200
+"""A run that saves more rarely is not trained on to its next checkpoint for the sake of the held-out number."""
 GATE_SCHEMA = "spike.gate/1"
 
 
@@ -79,8 +81,8 @@ def open_gate(
         remedy=chosen.do,
         conditions=tuple(conditions),
         causal_note=_causal_note(bench, verdict, chosen, performed),
-        resume_command=_resume_command(investigation, performed.run.spec),
-        rollback_command=_rollback_command(investigation),
+        resume_command=_resume_command(investigation, performed.run.spec, chosen),
+        rollback_command=_rollback_command(investigation, performed.run.spec),
         trials=(performed.id,),
     )
     investigation.case.write_json("gate.json", to_payload(decision, schema=GATE_SCHEMA))
@@ -127,7 +129,7 @@ def _trial(bench: Bench, verdict: Verdict, chosen: Chosen) -> tuple[Performed, T
 
 def _spec(bench: Bench, verdict: Verdict, chosen: Chosen) -> TrialSpec:
     base = bench.baseline.performed.run.spec
-    stop = base.stop_after + GATE_STEPS
+    stop = max(base.stop_after + GATE_STEPS, _next_save(bench))
     purpose = f"resume with one change through step {stop}: {chosen.do}"
     if not chosen.change:
         return replace(
@@ -145,6 +147,15 @@ def _spec(bench: Bench, verdict: Verdict, chosen: Chosen) -> TrialSpec:
             exit_code=ExitCode.INCONCLUSIVE,
         ) from reason
     return replace(prepared.spec, id=f"gate-{chosen.change}", purpose=purpose, stop_after=stop, role="gate")
+
+
+def _next_save(bench: Bench) -> int:
+    """A step by which the command has saved once more, where a held-out number is wanted of what it saves."""
+    good, earlier = bench.investigation.last_good, bench.earlier()
+    if not bench.investigation.run.holdout or earlier is None:
+        return 0
+    interval = good.step - earlier.step
+    return good.step + interval + 1 if interval <= MOST_SAVE_STEPS else 0
 
 
 def _cause_known(verdict: Verdict) -> Condition:
@@ -241,18 +252,31 @@ def _causal_note(bench: Bench, verdict: Verdict, chosen: Chosen, performed: Perf
     return " ".join(parts)
 
 
-def _resume_command(investigation: Investigation, spec: TrialSpec) -> str:
-    run = investigation.run
+def _resume_command(investigation: Investigation, spec: TrialSpec, chosen: Chosen) -> str:
+    """The launch command from the gated checkpoint, with the change where a command can hold it.
+
+    A change that only the probe made is not in the command: it has to be made by hand first, and the comment says so.
+    """
+    run, change = investigation.run, spec.intervention
     line = run.launch.replace("{checkpoint}", shlex.quote(spec.checkpoint))
     line = line.replace("{workdir}", shlex.quote(run.directory)).replace("{step}", str(spec.first_step))
-    knob = run.knob(spec.intervention.name, spec.intervention.factor.value) if spec.intervention else None
-    if knob and spec.intervention:
-        value = spec.intervention.parameters[0][1] if spec.intervention.parameters else ""
-        line += " " + knob.replace("{value}", str(value))
-    return f"cd {shlex.quote(run.cwd or run.directory)} && {line}"
+    start = f"cd {shlex.quote(run.cwd or run.directory)} && "
+    if change is None:
+        return start + line
+    if uses_knob(investigation, spec):
+        knob = run.knob(change.name, change.factor.value) or ""
+        value = change.parameters[0][1] if change.parameters else ""
+        first = str(value[0]).rpartition(":")[2] if isinstance(value, tuple) and value else str(value)
+        return f"{start}{line} {knob.replace('{value}', first)}"
+    if change.factor is Factor.CODE:
+        return f"git -C {shlex.quote(run.code or run.directory)} checkout {spec.commit} && {start}{line}"
+    if change.factor is Factor.CHECKPOINT:
+        return start + line
+    return f"{start}{line}  # only after: {chosen.do}"
 
 
-def _rollback_command(investigation: Investigation) -> str:
-    good = investigation.last_good
+def _rollback_command(investigation: Investigation, spec: TrialSpec) -> str:
+    """Put the checkpoint that the run is resumed from back as it was frozen."""
+    good = next((p for p in _pins(investigation) if p.original == spec.checkpoint), investigation.last_good)
     source = shlex.quote(str(investigation.pinned_path(good)))
     return f"cp -aT --no-preserve=mode {source} {shlex.quote(good.original)}"

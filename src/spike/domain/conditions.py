@@ -80,7 +80,8 @@ def _line(rows: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
 
 def update_norm(trace: RankTrace, onset: int, reference: Sequence[RankTrace], trial: str) -> Condition:
     """Update norms of the window against healthy ones: before the onset, in this trial or in unchanged ones."""
-    steps = [s for t in (*reference, trace) for s in t.steps if s.step < onset]
+    # The step right before the onset is the suspect one: its update is what the onset shows.
+    steps = [s for t in (*reference, trace) for s in t.steps if s.step < onset - 1]
     healthy = [u for s in steps if (u := measured(s.update_norm)) is not None]
     window = [u for s in trace.steps if s.step >= onset and s.applied and (u := measured(s.update_norm)) is not None]
     if not healthy or not window:
