@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -112,11 +113,16 @@ def test_a_file_under_a_busy_writer_is_never_called_good(tmp_path: Path) -> None
         before = path.stat().st_mtime_ns
         while path.stat().st_mtime_ns == before:
             assert writer.poll() is None
-        outcomes = [hash_file(path).problem for _ in range(10)]
+        outcomes = []
+        # The writer may get no turn during a read of some milliseconds; that file was read in peace and is good.
+        deadline = time.monotonic() + 60
+        while outcomes.count("changed while it was read") < 3 and time.monotonic() < deadline:
+            outcomes.append(hash_file(path).problem)
     finally:
         writer.kill()
         writer.wait()
-    assert set(outcomes) == {"changed while it was read"}
+    assert set(outcomes) <= {"changed while it was read", ""}
+    assert outcomes.count("changed while it was read") == 3
 
 
 def test_a_symlink_in_the_way_is_not_followed(tmp_path: Path) -> None:
