@@ -89,11 +89,6 @@ class Bench:
             found += self.healthy.performed.run.batches
         return tuple(sorted(found, key=lambda b: (b.step, b.rank, b.micro)))
 
-    def suspects(self) -> tuple[CapturedBatch, ...]:
-        """Captured batches of the suspect steps."""
-        wanted = set(self.suspect_steps())
-        return tuple(b for b in self.baseline.performed.run.batches if b.step in wanted)
-
     def earlier(self) -> PinnedCheckpoint | None:
         """The newest checkpoint older than the last good one."""
         return next(iter(self.investigation.case.facts.earlier), None)

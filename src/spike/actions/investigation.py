@@ -15,7 +15,6 @@ from spike.domain.errors import ExitCode, SpikeError
 from spike.domain.facts import CheckReport
 from spike.domain.incident import Incident
 from spike.domain.measured import NotMeasured
-from spike.domain.outcome import anomalous_steps
 from spike.domain.run import Run
 from spike.domain.signals import Signals
 from spike.readers.source_tree import read_source
@@ -73,10 +72,6 @@ class Investigation:
         wanted = max(min(self.incident.peak_step, onset + MAX_WINDOW_STEPS), onset + 1) + SETTLING_STEPS
         ends = [int(s.steps[-1]) for s in self.record.series if s.steps.size and s.name in ("loss", "grad_norm")]
         return min(wanted, max(ends, default=wanted))
-
-    def anomalous(self) -> tuple[int, ...]:
-        """Logged steps within the window at which the record is anomalous."""
-        return anomalous_steps(self.incident, self.record, last=self.last_step)
 
     def pinned_path(self, checkpoint: PinnedCheckpoint) -> Path:
         """Where the case keeps this checkpoint."""

@@ -28,6 +28,7 @@ from spike.domain.trial import (
     TrialRun,
     TrialSpec,
 )
+from spike.lab.catalogue import interventions
 from spike.lab.runner import TrialRequest, run_trial
 from spike.lab.traces import read_batches, read_traces
 from spike.readers.checkpoints import find_checkpoints
@@ -276,13 +277,13 @@ def _not_one_change(spec: TrialSpec, found: tuple[FactorDifference, ...], *, by_
 
 def _took_effect(intervention: Intervention, run: TrialRun, baseline: Baseline | None, *, by_knob: bool) -> bool | None:
     """True where the live process proved the change on every rank."""
-    if intervention.factor in (Factor.CHECKPOINT, Factor.CODE):
+    if not interventions()[intervention.name].is_in_process:
         # The view itself makes these changes; the load receipt and the fingerprints show them.
         return bool(run.traces)
     if by_knob:
-        return (
-            baseline is None or not identical_results(baseline.performed.run, run) or _arguments_differ(run, baseline)
-        )
+        same = baseline is not None and identical_results(baseline.performed.run, run)
+        changed = baseline is None or not same or _arguments_differ(run, baseline)
+        return changed and _reached_rates(intervention, run)
     reached = [t for t in run.traces if t.steps]
     return bool(reached) and all(t.effects and all(e.took_effect for e in t.effects) for t in reached)
 
