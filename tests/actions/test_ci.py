@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.ci import line, run_fixtures
+from spike.actions.ci import fixtures_root, line, run_fixtures
 from spike.domain.errors import SpikeError
 
 BUILD = """\
@@ -112,3 +112,9 @@ def test_the_command_prints_a_table_writes_junit_and_exits_with_the_answer(fixtu
     unknown = spike("--only", "quite")
     assert unknown.returncode == 3
     assert "no fixture quite" in unknown.stderr
+
+
+def test_the_fixtures_or_their_incidents_may_be_named() -> None:
+    shipped = Path(__file__).resolve().parents[2] / "fixtures"
+    assert fixtures_root(shipped) == shipped
+    assert fixtures_root(shipped / "incidents") == shipped

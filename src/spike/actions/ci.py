@@ -74,6 +74,7 @@ def run_fixtures(
 
     `keep`: directory that receives run, case and logs of each; without it they are thrown away.
     """
+    fixtures = fixtures_root(fixtures)
     truths = load_truths(fixtures, tuple(only))
 
     def one(truth: Truth) -> FixtureResult:
@@ -83,6 +84,13 @@ def run_fixtures(
 
     with ThreadPoolExecutor(max_workers=max(jobs, 1)) as pool:
         return tuple(pool.map(one, truths))
+
+
+def fixtures_root(given: Path) -> Path:
+    """The fixtures directory that is meant: the one given, or the one around it where its incidents/ was given."""
+    resolved = given.resolve()
+    is_inside = resolved.name == "incidents" and (resolved.parent / "build.py").is_file()
+    return resolved.parent if is_inside else resolved
 
 
 def _run_fixture(fixtures: Path, truth: Truth, keep: Path | None, talk: Talk) -> FixtureResult:
