@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
 
-.PHONY: demo test check lint incidents long bench docs clean
+.PHONY: demo test check lint incidents long fuzz bench docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,stacks]'
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt deepspeed
 	@touch $(READY)
 
 demo: $(READY)  ## a small model trains, its data goes bad, the whole runbook runs; leaves a postmortem
@@ -32,7 +33,12 @@ incidents: $(READY)  ## every fixture incident, investigated blind
 long: $(READY)  ## what is too long for every run: two thousand kills, every incident
 	$(BIN)/python -m pytest -m long
 
+fuzz: $(READY)  ## coverage-guided fuzzing of every reader of binary files, a minute each
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	for file in fuzz/fuzz_*.py; do echo "== $$file"; $(BIN)/python $$file -max_total_time=60 || exit 1; done
+
 bench: $(READY)  ## ratios against the peer and the floor, in one run each
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	for file in bench/*.py; do case $$file in bench/_*|*/curves.py) ;; *) echo "== $$file"; $(BIN)/python $$file || exit 1;; esac; done
 
 docs: $(READY)  ## write the command reference again
