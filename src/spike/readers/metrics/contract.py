@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -67,6 +67,32 @@ class MetricReader(Protocol):
         ...
 
 
+@runtime_checkable
+class Session(Protocol):
+    """One file on its way through a reader, piece by piece: what a growing file needs."""
+
+    def take(self, data: bytes, offset: int, *, is_end: bool) -> int:
+        """Read on in `data`, the bytes from `offset`; returns how many of them are done with.
+
+        `is_end` says that nothing will follow: then a torn end is reported instead of waited for. 0 asks for a longer
+        piece.
+        """
+        ...
+
+    def drain(self) -> Parsed:
+        """Everything read since the last call."""
+        ...
+
+
+@runtime_checkable
+class Followable(Protocol):
+    """A reader that can go on where it stopped; the others read a file that is rewritten whole."""
+
+    def session(self, path: Path) -> Session:
+        """A fresh start at byte 0 of this file."""
+        ...
+
+
 @dataclass(slots=True)
 class _Cells:
     steps: list[int] = field(default_factory=list)
@@ -83,6 +109,8 @@ class Table:
     damages: list[Damage] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
     _cells: dict[tuple[str, int | None, bool], _Cells] = field(default_factory=dict)
+    _noted: set[str] = field(default_factory=set)
+    _num_drained: int = 0
     _epoch: float | None = None
     _last: int = 0
     _offset: int = 0
@@ -112,14 +140,28 @@ class Table:
             return step + self._offset
         if self._epoch is not None and epoch > self._epoch and step <= self._last:
             self._offset += self._last + (1 if step == 0 else 0)
-            if self._offset and not any(pattern == "steps-per-epoch" for pattern, _ in self.notes):
-                self.notes.append(("steps-per-epoch", "steps start again in every epoch: they were added up"))
+            if self._offset:
+                self.note("steps-per-epoch", "steps start again in every epoch: they were added up")
         self._epoch, self._last = epoch, step
         return step + self._offset
 
     def damage(self, line: int, byte_offset: int, reason: str, *, benign: bool = False) -> None:
         """Report something that could not be read; the source is filled in by the caller of the reader."""
         self.damages.append(Damage("", line, byte_offset, reason, benign))
+
+    def note(self, pattern: str, sentence: str) -> None:
+        """Say something about the file, once for each pattern."""
+        if pattern not in self._noted:
+            self._noted.add(pattern)
+            self.notes.append((pattern, sentence))
+
+    def drain(self, *, digits: int | None = None) -> Parsed:
+        """The columns since the last call; the counters go on."""
+        parsed = self.parsed(digits=digits)
+        rows = self.num_rows - self._num_drained
+        self._num_drained = self.num_rows
+        self._cells, self.damages, self.notes = {}, [], []
+        return replace(parsed, num_rows=rows)
 
     def parsed(self, *, digits: int | None = None) -> Parsed:
         """The columns; `digits` overrides what is seen in the values."""

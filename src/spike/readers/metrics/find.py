@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from spike.readers.metrics.contract import HEAD_BYTES, MetricReader
 from spike.readers.metrics.plugins import metric_readers
+from spike.readers.metrics.text_lines import looks_binary
 
 MAX_DEPTH = 5
 """lightning_logs/version_0/..., wandb/offline-run-*/run-*.wandb and mlruns/<exp>/<run>/metrics/<group>/<key>."""
@@ -99,20 +100,31 @@ def candidates(directory: Path) -> Iterator[Path]:
 
 
 def head_of(path: Path) -> bytes:
-    """The first bytes of the file; b"" where it cannot be read."""
+    """The first bytes of the file; b"" where it cannot be read, or where reading could wait for ever (a pipe)."""
     try:
+        if not path.is_file():
+            return b""
         with path.open("rb") as stream:
             return stream.read(HEAD_BYTES)
     except OSError:
         return b""
 
 
-def recognise(path: Path) -> MetricReader | None:
-    """The first reader that knows this file, or None."""
+def recognise(path: Path, chosen: Mapping[str, str] | None = None) -> MetricReader | None:
+    """The first reader that knows this file, or None.
+
+    Where the operator has named columns (`chosen`: signal -> column), JSON lines or a table that has one of them.
+    """
     head = head_of(path)
     if not head or head.startswith(LFS_POINTER):
         return None
-    return next((reader for reader in metric_readers() if reader.sniff(path, head)), None)
+    known = next((reader for reader in metric_readers() if reader.sniff(path, head)), None)
+    if known is not None or not chosen or looks_binary(head):
+        return known
+    if not any(column.encode() in head for column in chosen.values()):
+        return None
+    by_name = {reader.format: reader for reader in metric_readers()}
+    return by_name["jsonl" if head.lstrip().startswith(b"{") else "csv"]
 
 
 def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:

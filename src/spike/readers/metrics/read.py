@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from spike.domain.errors import InputUnreadable
 from spike.domain.signals import Damage, Signals
-from spike.readers.metrics.contract import MetricReader, Parsed
+from spike.readers.metrics.chosen import counted_by
+from spike.readers.metrics.contract import Parsed
 from spike.readers.metrics.find import LFS_POINTER, candidates, find_metric_files, head_of, natural_key, recognise
 from spike.readers.metrics.merge import ReadFile, merge
 from spike.readers.metrics.plugins import metric_readers
-from spike.readers.metrics.text_lines import first_line, looks_binary
+from spike.readers.metrics.text_lines import first_line
 
 _RANK_IN_NAME = re.compile(r"rank[_.\-]?(\d+)", re.IGNORECASE)
 _RANK_OF_TORCHRUN = re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$")
@@ -61,12 +58,11 @@ def read_file(path: Path, chosen: Mapping[str, str]) -> Parsed | str:
         return "the file is empty" if path.is_file() else "there is no such file"
     if head.startswith(LFS_POINTER):
         return "a Git LFS pointer, not the file itself: run `git lfs pull`"
-    reader = recognise(path) or (_by_structure(path, head, chosen) if chosen else None)
+    reader = recognise(path, chosen)
     if reader is None:
         return f"not a metric format that spike knows; its first line is: {first_line(head) or '(binary)'}"
     try:
-        parsed = reader.read(path)
-        return _counted_by(parsed, chosen["step"]) if "step" in chosen else parsed
+        return counted_by(reader.read(path), chosen)
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
 
@@ -91,34 +87,6 @@ def _expanded(paths: Sequence[Path]) -> list[Path]:
         for file in find_metric_files(path) if path.is_dir() else (path,):
             found[file] = None
     return sorted(found, key=natural_key)
-
-
-def _by_structure(path: Path, head: bytes, chosen: Mapping[str, str]) -> MetricReader | None:
-    """For files whose columns the operator has named: JSON lines or a table, whatever the names in it."""
-    if looks_binary(head) or not any(column.encode() in head for column in chosen.values()):
-        return None
-    by_name = {reader.format: reader for reader in metric_readers()}
-    return by_name["jsonl" if head.lstrip().startswith(b"{") else "csv"]
-
-
-def _counted_by(parsed: Parsed, name: str) -> Parsed:
-    """The same rows with the step that the operator's own column holds."""
-    steps = {
-        (column.rank, row): int(value)
-        for column in parsed.columns
-        if column.name == name
-        for row, value in zip(column.steps.tolist(), column.values.tolist(), strict=True)
-        if math.isfinite(value)
-    }
-    if not steps:
-        return parsed
-    columns = [
-        replace(column, steps=np.asarray([steps.get((column.rank, row), row) for row in column.steps.tolist()]))
-        for column in parsed.columns
-        if column.name != name
-    ]
-    notes = tuple(note for note in parsed.notes if note[0] != "assumed-steps")
-    return replace(parsed, columns=tuple(columns), notes=notes)
 
 
 def _hint(paths: Sequence[Path]) -> str:

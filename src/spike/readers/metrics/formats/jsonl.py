@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spike.readers.metrics.columns import RANK_NAMES, looks_like_metrics, rank_name, step_name
-from spike.readers.metrics.contract import Parsed, Table
+from spike.readers.metrics.contract import Parsed, Session, Table
 from spike.readers.metrics.fast_jsonl import read_fast
+from spike.readers.metrics.line_session import LineSession
 from spike.readers.metrics.numbers import as_number, as_step
-from spike.readers.metrics.text_lines import Line, looks_binary, read_lines
+from spike.readers.metrics.pieces import read_through
+from spike.readers.metrics.text_lines import Line, looks_binary
 
 FAST_PATH_BYTES = 8_000_000
 """Above this the column store reads the file first; below, starting it costs more than it saves."""
@@ -45,8 +48,8 @@ def add_row(table: Table, row: dict[str, Any], row_number: int) -> None:
     }
     if values:
         table.add(row_number if step is None else step, values, rank=rank, held_out=held_out)
-        if step is None and not any(pattern == "assumed-steps" for pattern, _ in table.notes):
-            table.notes.append(("assumed-steps", "rows without a step were numbered in file order"))
+        if step is None:
+            table.note("assumed-steps", "rows without a step were numbered in file order")
 
 
 _HELD_OUT_SPLITS = frozenset({"eval", "val", "valid", "validation", "test", "dev"})
@@ -83,10 +86,12 @@ class JsonLines:
             fast = read_fast(path)
             if fast is not None:
                 return fast
+        return read_through(self.session(path), path)
+
+    def session(self, path: Path) -> Session:
+        """Line by line."""
         table = Table(self.format)
-        for line in read_lines(path):
-            self._line(table, line)
-        return table.parsed()
+        return LineSession(table, partial(self._line, table))
 
     def _line(self, table: Table, line: Line) -> None:
         if not line.raw.strip():
