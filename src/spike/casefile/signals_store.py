@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,31 @@ import numpy as np
 
 from spike.casefile.atomic import fsync_directory, writing
 from spike.casefile.codec import canonical, from_payload, to_payload
-from spike.domain.errors import InputUnreadable
+from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.redaction import redact
 from spike.domain.signals import Damage, Rewind, Series, Signals, Source
 
 SIGNALS_NAME = "evidence/signals.parquet"
 SIGNALS_SCHEMA = "spike.signals/1"
+
+MAX_QUERY_ROWS = 10_000
+"""An answer is read by a person or a script; what is longer says so, and is cut."""
+
+QUERY_MEMORY = "2GB"
+
+_QUERY_HINT = "SELECT name, rank, step, value, superseded, source FROM signals WHERE name = 'loss' LIMIT 10"
+
+Cell = bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a query gave."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    is_cut: bool
+    """There were more rows than asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +119,12 @@ def read_signals(case: Path) -> Signals:
     import duckdb
 
     path = case / SIGNALS_NAME
-
+    about = _read_about(path)
     try:
         with duckdb.connect() as db:
-            text = db.execute(
-                "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = 'spike'", [str(path)]
-            ).fetchone()
             columns = db.execute("SELECT step, value FROM read_parquet(?)", [str(path)]).fetchnumpy()
     except duckdb.Error as error:
         raise InputUnreadable(f"cannot read {path}: {error}", hint="spike freeze") from error
-    if text is None:
-        raise InputUnreadable(f"{path} was not written by spike", hint="spike freeze")
-    about = from_payload(_About, json.loads(text[0]), schema=SIGNALS_SCHEMA, source=str(path))
     steps = np.asarray(columns["step"], dtype=np.int64)
     values = np.asarray(columns["value"], dtype=np.float64)
     if np.ma.is_masked(columns["value"]) or np.ma.is_masked(columns["step"]):
@@ -125,6 +141,74 @@ def read_signals(case: Path) -> Signals:
     if start != steps.size:
         raise InputUnreadable(f"{path} has {steps.size} rows, its metadata says {start}")
     return Signals(tuple(series), about.sources, about.rewinds, about.damages, about.notes, tuple(superseded))
+
+
+def _read_about(path: Path) -> _About:
+    import duckdb
+
+    try:
+        with duckdb.connect() as db:
+            text = db.execute(
+                "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = 'spike'", [str(path)]
+            ).fetchone()
+    except duckdb.Error as error:
+        raise InputUnreadable(f"cannot read {path}: {error}", hint="spike freeze") from error
+    if text is None:
+        raise InputUnreadable(f"{path} was not written by spike", hint="spike freeze")
+    return from_payload(_About, json.loads(text[0]), schema=SIGNALS_SCHEMA, source=str(path))
+
+
+def query_signals(case: Path, sql: str, *, max_rows: int = MAX_QUERY_ROWS) -> Answer:
+    """Answer one SELECT over the table `signals` (name, rank, step, value, superseded, source) of a case.
+
+    The query sees a private copy of evidence/signals.parquet and nothing else: no other file, no network, no settings,
+    no writing; a query that needs more than `QUERY_MEMORY` is refused.
+
+    Raises `InputUnreadable` where the case has no signals, `SpikeError` where the query fails.
+    """
+    import duckdb
+
+    heads = _read_about(case / SIGNALS_NAME).series
+    with tempfile.TemporaryDirectory(prefix="spike-query-") as directory:
+        copy = Path(directory) / "signals.parquet"
+        shutil.copyfile(case / SIGNALS_NAME, copy)
+        try:
+            with duckdb.connect() as db:
+                _lock_down(db, copy, heads)
+                statements = db.extract_statements(sql)
+                if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                    raise SpikeError("spike answers one SELECT, nothing else", hint=_QUERY_HINT)
+                found = db.execute(statements[0])
+                columns = tuple(str(column[0]) for column in found.description or ())
+                rows = found.fetchmany(max_rows + 1)
+        except duckdb.Error as error:
+            raise SpikeError(f"the query failed: {error}", hint=_QUERY_HINT) from error
+    shown = tuple(tuple(_plain(cell) for cell in row) for row in rows[:max_rows])
+    return Answer(columns, shown, len(rows) > max_rows)
+
+
+def _lock_down(db: Any, copy: Path, heads: tuple[_Head, ...]) -> None:
+    """Make `signals` of the copy, then take away everything else."""
+    db.execute("CREATE TABLE heads (series BIGINT, source VARCHAR, superseded BOOLEAN)")
+    if heads:
+        db.executemany("INSERT INTO heads VALUES (?, ?, ?)", [(i, h.source, h.superseded) for i, h in enumerate(heads)])
+    db.execute(
+        "CREATE VIEW signals AS SELECT r.name, r.rank, r.step, r.value, h.superseded, h.source"
+        f" FROM read_parquet({_quoted(str(copy))}) r JOIN heads h USING (series)"
+    )
+    db.execute("SET python_enable_replacements = false")
+    db.execute(f"SET memory_limit = {_quoted(QUERY_MEMORY)}")
+    db.execute("SET temp_directory = ''")
+    db.execute(f"SET allowed_paths = [{_quoted(str(copy))}]")
+    db.execute("SET enable_external_access = false")
+    db.execute("SET lock_configuration = true")
+
+
+def _plain(cell: Any) -> Cell:
+    """What JSON and a terminal can show; a NaN stays one."""
+    if isinstance(cell, Decimal):
+        return float(cell)
+    return cell if cell is None or isinstance(cell, bool | int | float | str) else str(cell)
 
 
 def _rows(every: tuple[Series, ...]) -> dict[str, Any]:
