@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spike.actions.show import as_text, show_batch, show_formats, show_tensor, trial_named
+from spike.actions.show import as_text, show_batch, show_formats, show_signals, show_tensor, trial_named
 from spike.casefile.case import Case
 from spike.cli.app import app
 from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
@@ -137,3 +137,41 @@ def test_every_format_is_listed_with_the_question_that_its_reader_answers() -> N
     assert {"jsonl", "hf-trainer", "dmesg"} <= {f.name for f in found}
     assert [f for f in found if "?" not in f.about] == []
     assert "hf-trainer" in invoke("formats")
+
+
+def test_the_signals_of_a_case_are_listed_and_answer_sql(case: Case) -> None:
+    where = ("--case", str(case.path))
+    listed = invoke("signals", *where)
+    assert listed.splitlines()[0].split() == [
+        *("name", "ranks", "rows", "first_step", "last_step", "non_finite", "superseded")
+    ]
+    assert {line.split()[0] for line in listed.splitlines()[1:]} >= {"loss", "grad_norm"}
+    sql = "SELECT step, value FROM signals WHERE name = 'loss' ORDER BY value DESC LIMIT 1"
+    step, value = invoke("signals", "--sql", sql, *where).splitlines()[1].split()
+    payload = json.loads(invoke("signals", "--sql", sql, "--json", *where))
+    assert payload["schema"] == "spike.show-signals/1"
+    assert (payload["columns"], payload["is_cut"]) == (["step", "value"], False)
+    assert [payload["rows"][0][0], f"{payload['rows'][0][1]:.9g}"] == [int(step), value]
+
+
+def test_what_no_number_can_hold_is_a_word_in_an_answer(case: Case) -> None:
+    sql = "SELECT 'nan'::DOUBLE, 'inf'::DOUBLE, '-inf'::DOUBLE, NULL"
+    payload = json.loads(invoke("signals", "--sql", sql, "--json", "--case", str(case.path)))
+    assert payload["rows"] == [["NaN", "Infinity", "-Infinity", None]]
+    shown = invoke("signals", "--sql", sql, "--case", str(case.path))
+    assert shown.splitlines()[1].split() == ["nan", "inf", "-inf", "NULL"]
+
+
+@pytest.mark.parametrize("sql", ["SELECT nothing FROM signals", "SELEC", "DROP VIEW signals", "SELECT 1; SELECT 2"])
+def test_a_query_that_fails_is_a_usage_error_that_shows_one_that_works(case: Case, sql: str) -> None:
+    with pytest.raises(SpikeError) as refused:
+        show_signals(case, sql)
+    assert refused.value.exit_code is ExitCode.USAGE
+    assert show_signals(case, refused.value.hint).columns[0] == "name"
+
+
+def test_the_help_of_signals_names_every_column(case: Case) -> None:
+    shown = invoke("signals", "--help")
+    columns = show_signals(case, "SELECT * FROM signals LIMIT 0").columns
+    assert len(columns) == 6
+    assert [name for name in columns if name not in shown] == []

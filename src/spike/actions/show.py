@@ -1,4 +1,4 @@
-"""What is really in there? A captured batch, a trial, the tensors of a checkpoint, the formats that spike reads."""
+"""What is really in there? A captured batch, a trial, the signals, the tensors of a checkpoint, the formats."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from spike.actions.answers import read_artefact
 from spike.casefile.case import Case
 from spike.casefile.codec import from_payload
+from spike.casefile.signals_store import Answer, query_signals
 from spike.domain.checkpoint import Checkpoint, TensorFacts
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.trace import CapturedBatch, RankTrace
@@ -211,6 +212,22 @@ def show_tensor(path: Path, wanted: str = "", *, on_bytes: Callable[[int], None]
             hint=f"spike show tensor {path}, which lists them all",
         )
     return TensorTable(checkpoint, chosen, scan.unreadable)
+
+
+OVERVIEW = (
+    "SELECT name, count(DISTINCT rank) AS ranks, count(*) AS rows, min(step) AS first_step, max(step) AS last_step,"
+    " count(*) FILTER (WHERE NOT isfinite(value)) AS non_finite, count(*) FILTER (WHERE superseded) AS superseded"
+    " FROM signals GROUP BY name ORDER BY rows DESC, name"
+)
+"""What `spike show signals` asks where the operator asks nothing."""
+
+
+def show_signals(case: Case, sql: str = "") -> Answer:
+    """The answer to one SELECT over the signals of a case; without one, what signals there are.
+
+    Raises `InputUnreadable` where the case holds no signals, `SpikeError` where the query fails.
+    """
+    return query_signals(case.path, sql or OVERVIEW)
 
 
 def show_formats() -> tuple[Format, ...]:

@@ -1,27 +1,29 @@
-"""spike show: look at a captured batch, a trial, the tensors of a checkpoint, the formats that spike reads."""
+"""spike show: look at a captured batch, a trial, the signals, the tensors of a checkpoint, the formats."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spike.cli.options import CaseOption, JsonOption, RunOption
-from spike.cli.output import answer, emit_json, progress
+from spike.cli.output import answer, emit_json, progress, talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spike.actions.show import BatchView, Sample, TrialView
     from spike.casefile.case import Case
+    from spike.casefile.signals_store import Cell
 
 MAX_SAMPLES = 16
 """Samples of one tensor that are printed; --json has them all."""
 
 show = typer.Typer(
     no_args_is_help=True,
-    help="Look at what is really in a batch, a trial, a checkpoint.",
+    help="Look at what is really in a batch, a trial, the signals, a checkpoint.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 TrialArgument = Annotated[str, typer.Argument(help="The trial: T003-skip-batch, its number, or its name.")]
@@ -190,6 +192,54 @@ def tensor(
             answer(f"unreadable: {name(where)}: {visible(why)}")
     if found.unreadable:
         raise typer.Exit(int(ExitCode.UNREADABLE))
+
+
+@show.command("signals")
+def signals(
+    sql: Annotated[
+        str,
+        typer.Option("--sql", help="One SELECT over the table `signals`; without it, a line a signal."),
+    ] = "",
+    run: RunOption = Path(),
+    case: CaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the signals of a case in SQL (DuckDB's); the query sees a copy of them and can reach nothing else.
+
+    The table `signals` has a row for every logged value: name (loss, grad_norm, lr, ... or the log's own), rank (NULL
+    for the whole job), step (as logged), value (NaN and infinities included), superseded (a restart replaced the row),
+    source (the file).
+
+    Example: spike show signals --sql "SELECT step, value FROM signals WHERE name = 'loss' AND NOT isfinite(value)"
+    """
+    from spike.actions.show import show_signals
+
+    found = show_signals(_case(run, case), sql)
+    if as_json:
+        rows = [[_json_cell(cell) for cell in row] for row in found.rows]
+        emit_json(
+            {"schema": "spike.show-signals/1", "columns": list(found.columns), "rows": rows, "is_cut": found.is_cut}
+        )
+        return
+    from spike.report.terminal import table_text
+    from spike.report.text import visible
+
+    answer(
+        table_text([visible(c) for c in found.columns], [[visible(_cell(cell)) for cell in row] for row in found.rows])
+    )
+    if found.is_cut:
+        talk(f"only the first {len(found.rows):,} rows are shown; add a LIMIT, or count and group")
+
+
+def _cell(cell: Cell) -> str:
+    return "NULL" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else str(cell)
+
+
+def _json_cell(cell: Cell) -> Cell:
+    """JSON has no infinities: they are written as in every other artefact."""
+    if not isinstance(cell, float) or math.isfinite(cell):
+        return cell
+    return "NaN" if math.isnan(cell) else "Infinity" if cell > 0 else "-Infinity"
 
 
 @show.command("formats")
