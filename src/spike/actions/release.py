@@ -68,4 +68,5 @@ def _without_pins(case: Case, manifest: Manifest, when: str) -> Manifest:
         tuple(e for e in manifest.entries if e.role != "checkpoint"),
         algorithm=manifest.algorithm,
         exclusions=(*manifest.exclusions, *released),
+        references=manifest.references,
     )

@@ -24,6 +24,7 @@ from spike.domain.manifest import (
     Exclusion,
     Manifest,
     ManifestEntry,
+    Reference,
     decode_path,
     encode_path,
     refuse_unsafe,
@@ -43,6 +44,7 @@ def take_stock(
     *,
     algorithm: Algorithm = Algorithm.SHA256,
     exclusions: Iterable[Exclusion] = (),
+    references: Iterable[Reference] = (),
     workers: int | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Manifest:
@@ -64,7 +66,8 @@ def take_stock(
         if entry.kind is EntryKind.SYMLINK and escapes(entry.path, decode_path(entry.target)):
             raise InputUnreadable(f"{evidence / decode_path(entry.path)} points to {entry.target}, outside the case")
     kept = tuple(e for e in entries if e.kind is not EntryKind.OTHER)
-    return Manifest(algorithm, tree_digest(kept), kept, (*exclusions, *others))
+    named = tuple(sorted(references, key=lambda r: r.url))
+    return Manifest(algorithm, tree_digest(kept, named), kept, (*exclusions, *others), named)
 
 
 def look_again(

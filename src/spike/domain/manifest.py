@@ -41,6 +41,8 @@ class Guarantee(StrEnum):
     """The run's own inode: survives deletion and replacement by rename, NOT overwriting in place."""
     WRITTEN = "written by spike"
     """Made by freeze itself; there is no original."""
+    OBJECT_VERSION = "object version"
+    """Not in the case: a version that the store promises to keep, until somebody deletes it or a rule expires it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,33 @@ class ManifestEntry:
     """Where a symlink points, encoded like `path`."""
     guarantee: Guarantee = Guarantee.WRITTEN
     origin: str = ""
-    """Absolute path of the original, encoded; "" for what spike wrote."""
+    """Absolute path or address of the original, encoded; "" for what spike wrote."""
     origin_digest: str = ""
     """Digest of the original where the copy differs from it (secrets taken out); else ""."""
     redactions: int = 0
     """Secrets taken out of the copy."""
     identity: str = ""
     """Inode and ctime_ns when it was hashed: a quick look can skip a file that still has them."""
+    version: str = ""
+    """Version id that an object store gave the original; "" where it keeps none, and for files."""
+    etag: str = ""
+    """The store's mark of the original's content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An object that the case names and does not hold: too large to copy, kept by its store under a version id."""
+
+    url: str
+    """Address, encoded like a path."""
+    version: str
+    etag: str
+    size: int
+    modified_ns: int
+    digest: str
+    """Of its bytes as they were streamed once, by the manifest's algorithm."""
+    role: str = "checkpoint"
+    guarantee: Guarantee = Guarantee.OBJECT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +107,10 @@ class Manifest:
 
     algorithm: Algorithm
     tree_digest: str
-    """One digest of all entries, whatever their order; metadata is not part of it."""
+    """One digest of all entries and references, whatever their order; metadata is not part of it."""
     entries: tuple[ManifestEntry, ...]
     exclusions: tuple[Exclusion, ...] = ()
+    references: tuple[Reference, ...] = ()
 
 
 class ChangeKind(StrEnum):
@@ -155,9 +178,15 @@ def refuse_unsafe(encoded: str) -> None:
         raise ValueError(f"path {encoded!r} has a component '', '.' or '..'")
 
 
-def tree_digest(entries: tuple[ManifestEntry, ...] | list[ManifestEntry]) -> str:
-    """SHA-256 over the sorted lines `kind NUL path NUL digest-or-target LF`; equal content, equal digest."""
-    lines = sorted(f"{e.kind}\0{e.path}\0{e.digest or e.target}\n" for e in entries)
+def tree_digest(
+    entries: tuple[ManifestEntry, ...] | list[ManifestEntry], references: tuple[Reference, ...] = ()
+) -> str:
+    """SHA-256 over the sorted lines `kind NUL path NUL digest-or-target LF`; equal content, equal digest.
+
+    A reference is a line of the kind "reference", its path the address.
+    """
+    lines = [f"{e.kind}\0{e.path}\0{e.digest or e.target}\n" for e in entries]
+    lines = sorted((*lines, *(f"reference\0{r.url}\0{r.digest}\n" for r in references)))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
