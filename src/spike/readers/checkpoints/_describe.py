@@ -14,7 +14,7 @@ from spike.domain.measured import NotMeasured
 from spike.readers.checkpoints._bytes import load
 from spike.readers.checkpoints._contents import Contents
 from spike.readers.checkpoints._numbers import bits_of, decode
-from spike.readers.checkpoints.contract import Damaged
+from spike.readers.checkpoints.contract import Damaged, LazyTensor
 
 NO_STEP = NotMeasured("neither its contents nor its path name a step")
 RECOVERY_STATE = ("optimizer", "scheduler", "rng", "data-cursor")
@@ -39,10 +39,10 @@ def describe(
     """
     stats = [file.stat() for file in files if file.is_file()]
     integrity = damage.integrity if damage else Integrity.COMPLETE
-    reason = "; ".join([*([damage.message] if damage else []), *notes])
     counted = step_counter(contents)
     if counted is not None:
         contents.scalars["optimizer.step"] = counted
+    reason = "; ".join([*([damage.message] if damage else []), *notes, *_count_note(contents, counted)])
     return Checkpoint(
         path=str(path.absolute()),
         layout=layout,
@@ -111,16 +111,32 @@ def step_counter(contents: Contents) -> float | None:
     stored = contents.scalars.get("optimizer.step")
     if stored is not None:
         return stored
-    counters = [
-        tensor
-        for tensor in contents.tensors
-        if tensor.role is Role.MOMENT and tensor.key == "step" and tensor.data.nbytes <= 8
-    ]
-    values = []
-    for tensor in {id(t): t for t in (counters[:1] + counters[-1:])}.values():
-        try:
-            raw = np.frombuffer(load(tensor.data), dtype=np.uint8)
-            values.append(float(decode(bits_of(raw, tensor.dtype), tensor.dtype).reshape(-1)[0]))
-        except (InputUnreadable, ValueError, IndexError):
-            continue
-    return max(values) if values else None
+    counters = list(filter(is_counter, contents.tensors))
+    found = [count_of(tensor) for tensor in {id(t): t for t in (counters[:1] + counters[-1:])}.values()]
+    return max((value for value in found if value is not None), default=None)
+
+
+def is_counter(tensor: LazyTensor) -> bool:
+    """True for an optimizer's count of updates."""
+    return tensor.role is Role.MOMENT and tensor.key == "step" and tensor.data.nbytes <= 8
+
+
+def count_of(tensor: LazyTensor) -> float | None:
+    """The number in a counter, None where its bytes cannot be read."""
+    try:
+        raw = np.frombuffer(load(tensor.data), dtype=np.uint8)
+        return float(decode(bits_of(raw, tensor.dtype), tensor.dtype).reshape(-1)[0])
+    except (InputUnreadable, ValueError, IndexError):
+        return None
+
+
+def _count_note(contents: Contents, counted: float | None) -> tuple[str, ...]:
+    """The optimizer's count against the trainer's step: skipped updates explain a difference, another save too."""
+    if contents.step is None or counted is None or not counted.is_integer():
+        return ()
+    if int(counted) == contents.step - int(contents.scalars.get("skipped_steps", 0)):
+        return ()
+    return (
+        f"its optimizer counts {int(counted)} updates where the step is {contents.step}: skipped updates, an optimizer "
+        "that began anew, or a part of another save",
+    )

@@ -12,9 +12,11 @@ from typing import Any
 from spike.domain.checkpoint import Integrity, Role
 from spike.domain.errors import InputUnreadable
 from spike.readers.checkpoints._bytes import assemble
-from spike.readers.checkpoints._contents import Contents, flatten, interpret, number
+from spike.readers.checkpoints._contents import Contents, as_mapping, flatten, interpret, number, step_of
+from spike.readers.checkpoints._dcp import DcpIndex
 from spike.readers.checkpoints._numbers import width
 from spike.readers.checkpoints._safetensors_file import Entry, SafetensorsFile, read_safetensors
+from spike.readers.checkpoints._times import saved_over
 from spike.readers.checkpoints._torch_file import TorchFile, is_legacy, read_legacy_file, read_torch_file
 from spike.readers.checkpoints._zip import Archive, mismatches
 from spike.readers.checkpoints.contract import Checked, Damaged, LazyTensor
@@ -48,6 +50,10 @@ class Parts:
     """Pieces of tensors that lie in several safetensors files, with their offsets."""
     used: set[str] = field(default_factory=set)
     """Files that were understood, relative POSIX."""
+    indexes: list[DcpIndex] = field(default_factory=list)
+    """Indexes of the distributed checkpoints in it."""
+    steps: dict[str, int] = field(default_factory=dict)
+    """The step that a file says it was written at, by its name."""
 
     def damage(self) -> Damaged | None:
         """The worst damage: what is certainly broken before what merely cannot be verified."""
@@ -117,22 +123,18 @@ class Parts:
         return file
 
     def _understand(self, path: Path, file: TorchFile) -> None:
-        stem, name, contents = path.stem.lower(), self.name(path), self.contents
-        if _MODEL.match(stem) or _OPTIMIZER.search(stem):
-            contents.merge(interpret(file, name))
-        elif _RNG.search(stem):
-            contents.present.add("rng")
-            contents.merge(interpret(file, name, role=Role.OTHER))
-        elif _CURSOR.search(stem):
-            contents.present.add("data-cursor")
-            contents.merge(interpret(file, name, role=Role.OTHER))
-        elif _SCHEDULER.search(stem) or _SCALER.search(stem):
-            kind = "scaler" if _SCALER.search(stem) else "scheduler"
-            contents.present.add(kind)
-            _numbers(contents, kind, file.value)
-            contents.merge(interpret(file, name, role=Role.OTHER))
-        else:
-            contents.merge(interpret(file, name))
+        stem, name = path.stem.lower(), self.name(path)
+        kind = _kind(stem)
+        own = interpret(file, name, role=Role.OTHER if kind else None)
+        step = own.step
+        if kind:
+            own.present.add(kind)
+            step = step_of(as_mapping(file.value) or {})
+        if kind in ("scaler", "scheduler"):
+            _numbers(own, kind, file.value)
+        elif step is not None:
+            self.steps[name] = step
+        self.contents.merge(own)
 
     def add_json(self, path: Path, prefix: str) -> dict[str, Any]:
         """A JSON file's settings under `prefix`; an empty mapping where it cannot be read (damage remembered)."""
@@ -144,6 +146,12 @@ class Parts:
             return {}
         self.contents.config |= dict(flatten(value, prefix))
         return value
+
+    def note_times(self, marker: Path, files: Iterable[Path]) -> None:
+        """Remember what the times say of `files` that a save writes before `marker`."""
+        over, note = saved_over(marker, (file for file in files if file.is_file()))
+        self.damages += [over] if over else []
+        self.notes += [note] if note and note not in self.notes else []
 
     def mismatches(self, checked: Checked) -> Iterator[tuple[str, str]]:
         """Members of all archives that do not match their CRCs."""
@@ -214,6 +222,16 @@ def _check_index(parts: Parts, weights: dict[str, Any]) -> None:
         parts.damages.append(
             Damaged(f"{len(lost)} tensors of the index are in no shard: {', '.join(lost[:3])}", Integrity.TORN)
         )
+
+
+def _kind(stem: str) -> str:
+    """Which recovery state a file holds by its name; "" for models, optimizers and everything else."""
+    if _MODEL.match(stem) or _OPTIMIZER.search(stem):
+        return ""
+    for pattern, kind in ((_RNG, "rng"), (_CURSOR, "data-cursor"), (_SCALER, "scaler"), (_SCHEDULER, "scheduler")):
+        if pattern.search(stem):
+            return kind
+    return ""
 
 
 def _numbers(contents: Contents, prefix: str, value: Any) -> None:

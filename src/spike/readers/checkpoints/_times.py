@@ -2,7 +2,8 @@
 
 A save writes its marker last. A data file that is newer than the marker was written again afterwards, or the
 directory was copied without its times. The two differ in when the file was born: torch opens an existing file for
-writing and keeps the inode, so an overwritten file was born before the marker was written; a copy was born later.
+writing and keeps the inode, so an overwritten file was born before the marker was written; a copy was born later. A
+file that was born after a marker which lies where it was written, and changed before its own birth, was put there.
 """
 
 from __future__ import annotations
@@ -29,19 +30,25 @@ _MASK_AT, _BTIME_AT = 0, 80
 
 
 def saved_over(marker: Path, files: Iterable[Path]) -> tuple[Damaged | None, str]:
-    """(damage, note): the damage where a file was overwritten after `marker`, else a note on odd times, else "".
+    """(damage, note): the damage where a file was written or put there after `marker`, else a note on odd times.
 
     `marker` is the file that the save writes last.
     """
-    written = marker.stat().st_mtime_ns
+    written, marker_born = marker.stat().st_mtime_ns, birth_ns(marker)
+    is_original = marker_born is not None and abs(marker_born - written) <= SLACK_NS
     for file in sorted(files):
-        if file.stat().st_mtime_ns <= written + SLACK_NS:
-            continue
-        born = birth_ns(file)
-        if born is None or born < written:
+        changed, born = file.stat().st_mtime_ns, birth_ns(file)
+        if changed > written + SLACK_NS and (born is None or born < written):
             why = f"{file.name}: written again after {marker.name}, which a save writes last"
             return Damaged(why + ": a later save into this directory was cut off", Integrity.OVERWRITTEN), ""
-        return None, f"{file.name} is newer than {marker.name}: the directory was copied without its times"
+        if is_original and born is not None and born > written + SLACK_NS and changed < born - SLACK_NS:
+            why = f"{file.name}: an older file that was put here after {marker.name} was written"
+            return Damaged(why + ", which a save writes last: it is of another save", Integrity.OVERWRITTEN), ""
+        if changed > written + SLACK_NS:
+            return None, (
+                f"{file.name} is newer than {marker.name}, which a save writes last: it was replaced afterwards, or "
+                "the directory was copied without its times"
+            )
     return None, ""
 
 

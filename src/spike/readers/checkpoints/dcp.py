@@ -6,19 +6,16 @@ the old one until its end: a data file written after the marker means that such 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint
-from spike.readers.checkpoints._dcp import METADATA, DcpIndex, read_index, slice_mismatches, tiling
+from spike.readers.checkpoints._dcp import METADATA, read_index, tiling
 from spike.readers.checkpoints._dcp_contents import contents_of
-from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import TORCH_SUFFIXES, Parts
-from spike.readers.checkpoints._times import saved_over
-from spike.readers.checkpoints.contract import GENERIC_DIRECTORY, Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.contract import GENERIC_DIRECTORY, Damaged
 
 
-class Dcp:
+class Dcp(DirectoryReader):
     """One directory with an index and one or more data files a rank."""
 
     layout = "dcp"
@@ -28,73 +25,37 @@ class Dcp:
         """Data files of the format, or its index."""
         return any(name.endswith(".distcp") or METADATA.match(name) for name in names)
 
-    def inspect(self, path: Path) -> Checkpoint:
-        """The index and its small objects; torn, overwritten or corrupt as far as sizes and times prove it."""
-        parts = Parts(path)
-        self.read(parts)
-        return self.describe(parts)
-
-    def describe(self, parts: Parts) -> Checkpoint:
-        """The facts of what was read."""
-        files = files_below(parts.root)
-        return describe(
-            parts.root,
-            self.layout,
-            files,
-            parts.contents,
-            damage=parts.damage(),
-            notes=(*parts.notes, *foreign_note(parts.foreign)),
-            strays=(
-                n for n in map(parts.name, files) if n not in parts.used and not n.endswith((".distcp", ".metadata"))
-            ),
-        )
-
-    def tensors(self, path: Path) -> Iterator[LazyTensor]:
-        """Every tensor, whole."""
-        parts = Parts(path)
-        if self.read(parts) is None and parts.damages:
-            raise parts.damages[0]
-        yield from parts.contents.tensors
-
-    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
-        """Damage of the structure, and slices against their CRCs."""
-        parts = Parts(path)
-        index = self.read(parts)
-        yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
-        yield from parts.mismatches(checked)
-        if index is not None:
-            yield from slice_mismatches(index, checked)
-
-    def read(self, parts: Parts) -> DcpIndex | None:
-        """Everything of the directory into `parts`; None where there is no usable index."""
-        index = read_dcp(parts, parts.root)
+    def read(self, parts: Parts) -> None:
+        """The index and its small objects, and torch and JSON files beside them."""
+        read_dcp(parts, parts.root)
         for file in sorted(parts.root.iterdir()):
             if file.suffix in TORCH_SUFFIXES:
                 parts.add(file)
-            elif file.suffix == ".json" and file.name not in ("metadata.json",):
+            elif file.suffix == ".json" and file.name != "metadata.json":
                 parts.add_json(file, file.stem)
-        return index
+
+    def knows(self, name: str) -> bool:
+        """Data files and indexes."""
+        return name.endswith((".distcp", ".metadata"))
 
 
-def read_dcp(parts: Parts, folder: Path) -> DcpIndex | None:
-    """The distributed checkpoint in `folder` into `parts`, damage remembered; None where there is no usable index."""
+def read_dcp(parts: Parts, folder: Path) -> None:
+    """The distributed checkpoint in `folder` into `parts`, damage remembered."""
     prefix = "" if folder == parts.root else f"{parts.name(folder)}/"
     try:
         index = read_index(folder)
     except Damaged as damage:
         parts.damages.append(damage)
-        return None
+        return
+    parts.indexes.append(index)
     parts.damages += tiling(index)
     markers = [entry for entry in folder.iterdir() if METADATA.match(entry.name)]
     newest = max(markers, key=lambda marker: marker.stat().st_mtime_ns)
-    over, note = saved_over(newest, folder.glob("*.distcp"))
-    parts.damages += [over] if over else []
-    parts.notes += [note] if note else []
+    parts.note_times(newest, folder.glob("*.distcp"))
     try:
         parts.contents.merge(contents_of(index, prefix, parts.damages))
     except Damaged as damage:
         parts.damages.append(damage)
-    return index
 
 
 READER = Dcp()

@@ -8,70 +8,50 @@ as inert records. Partitions are flat pieces of all parameters, so they have no 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint, Integrity, Role
-from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.domain.checkpoint import Integrity, Role
+from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts
-from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.contract import NAMED_STACK, Damaged, LazyTensor
 
+LATEST = "latest"
 _MODEL = re.compile(r"^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)(?:_\w+)?_model_states\.pt$")
 _OPTIMIZER = re.compile(r"^(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
 _MOMENT = re.compile(r"^optimizer_state_dict\.(?:base_optimizer_state|optimizer_state_dict)\.state\.(\d+)\.(\w+)$")
 _MASTER = re.compile(r"^optimizer_state_dict\.(?:single_partition_of_fp32_groups|fp32_flat_groups)\.(\d+)$")
 
 
-class DeepSpeed:
+class DeepSpeed(DirectoryReader):
     """One `global_step<N>` directory."""
 
     layout = "deepspeed"
     specificity = NAMED_STACK
+    lockstep = True
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:
         """Files named as DeepSpeed names them."""
         return any(_MODEL.match(name) or _OPTIMIZER.match(name) for name in names)
 
-    def inspect(self, path: Path) -> Checkpoint:
-        """Its parts; torn where partitions of ranks are missing."""
-        parts = self._read(path)
-        files = files_below(path)
-        return describe(
-            path,
-            self.layout,
-            files,
-            parts.contents,
-            damage=parts.damage(),
-            notes=(*parts.notes, *foreign_note(parts.foreign)),
-            strays=(n for n in map(parts.name, files) if n not in parts.used and n != "zero_to_fp32.py"),
-        )
-
-    def tensors(self, path: Path) -> Iterator[LazyTensor]:
-        """Model states, and the partitions of every rank under their file."""
-        yield from self._read(path).contents.tensors
-
-    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
-        """Unreadable parts, and members against their CRCs."""
-        parts = self._read(path)
-        yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
-        yield from parts.mismatches(checked)
-
-    def _read(self, path: Path) -> Parts:
-        parts = Parts(path)
-        names = {entry.name for entry in path.iterdir() if entry.is_file()}
+    def read(self, parts: Parts) -> None:
+        """Model states first: they hold the step. Torn where partitions of ranks are missing."""
+        names = {entry.name for entry in parts.root.iterdir() if entry.is_file()}
         for name in sorted(filter(_MODEL.match, names)):
-            parts.add(path / name)
+            parts.add(parts.root / name)
         if not any(_MODEL.match(name) for name in names):
             parts.damages.append(Damaged("has no model states", Integrity.TORN))
         for name in sorted(filter(_OPTIMIZER.match, names)):
-            parts.add(path / name)
+            parts.add(parts.root / name)
         parts.contents.tensors = [_as_moment(tensor) for tensor in parts.contents.tensors]
         if any(tensor.role is Role.MOMENT for tensor in parts.contents.tensors):
             parts.contents.present.add("optimizer")
         _check_partitions(parts, names)
-        _check_latest(parts, path)
-        return parts
+        _check_latest(parts)
+
+    def knows(self, name: str) -> bool:
+        """The converter scripts that DeepSpeed copies in; they are never run."""
+        return name in ("zero_to_fp32.py", "zero_to_torch.py")
 
 
 def _as_moment(tensor: LazyTensor) -> LazyTensor:
@@ -96,15 +76,17 @@ def _check_partitions(parts: Parts, names: set[str]) -> None:
         )
 
 
-def _check_latest(parts: Parts, path: Path) -> None:
-    """`latest` names the newest finished save: a directory above it was not finished."""
-    latest = path.parent / "latest"
-    step = re.search(r"(\d+)$", path.name)
+def _check_latest(parts: Parts) -> None:
+    """`latest` is written after every rank is done: it tells a save that was not finished, or was begun again."""
+    latest = parts.root.parent / LATEST
+    step = re.search(r"(\d+)$", parts.root.name)
     if step is None or not latest.is_file() or latest.stat().st_size > 256:
         return
     named = re.search(r"(\d+)\s*$", latest.read_text(errors="replace"))
     if named and int(named[1]) < int(step[1]):
         parts.notes.append(f"`latest` still names step {int(named[1])}: this save may not have been finished")
+    elif named and int(named[1]) == int(step[1]):
+        parts.note_times(latest, [parts.root / name for name in parts.used])
 
 
 READER = DeepSpeed()

@@ -6,19 +6,19 @@ other completion marker. (transformers/trainer.py `_save_checkpoint`)
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from spike.domain.checkpoint import Checkpoint, Integrity
+from spike.domain.checkpoint import Integrity
 from spike.domain.errors import InputUnreadable
 from spike.readers.checkpoints._contents import as_mapping, flatten, number
-from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.readers.checkpoints._describe import step_counter
+from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts, check_ranks, check_shards, read_json
-from spike.readers.checkpoints._times import saved_over
 from spike.readers.checkpoints._torch_file import read_torch_file
-from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.contract import NAMED_STACK, Damaged
 from spike.readers.checkpoints.dcp import read_dcp
 
 _DIRECTORY = re.compile(r"^checkpoint-(\d+)$")
@@ -26,6 +26,10 @@ _MODEL = re.compile(r"^((adapter_)?model|pytorch_model)(-\d+-of-\d+)?\.(safetens
 _SHARDED = re.compile(r"^(pytorch_model_fsdp|optimizer)_\d+$")
 """Directories of a sharded FSDP save."""
 _RNG_RANK = re.compile(r"^rng_state_(\d+)\.pth$")
+_EARLY = re.compile(
+    r"^(optimizer|scheduler|scaler)\.(pt|bin)$|^rng_state(_\d+)?\.pth$|^.*\.safetensors$|^pytorch_model.*\.bin$"
+)
+"""Written before trainer_state.json."""
 _OPTIMIZERS = ("optimizer.pt", "optimizer.bin", "optimizer_0")
 _KNOWN = re.compile(
     r"^(trainer_state\.json|training_args\.bin|config\.json|generation_config\.json|adapter_config\.json|"
@@ -35,7 +39,7 @@ _KNOWN = re.compile(
 )
 
 
-class HfTrainer:
+class HfTrainer(DirectoryReader):
     """One `checkpoint-<step>` directory."""
 
     layout = "hf-trainer"
@@ -51,32 +55,9 @@ class HfTrainer:
         marks = ("training_args.bin", "scheduler.pt", "optimizer.pt", "rng_state.pth", "rng_state_0.pth")
         return _DIRECTORY.match(path.name) is not None and (has_model or any(name in names for name in marks))
 
-    def inspect(self, path: Path) -> Checkpoint:
+    def read(self, parts: Parts) -> None:
         """Its parts; torn where the last file of the save is missing or parts of it are."""
-        parts = self._read(path)
-        files = files_below(path)
-        return describe(
-            path,
-            self.layout,
-            files,
-            parts.contents,
-            damage=parts.damage(),
-            notes=(*parts.notes, *foreign_note(parts.foreign)),
-            strays=(n for n in map(parts.name, files) if n not in parts.used and not _KNOWN.match(n)),
-        )
-
-    def tensors(self, path: Path) -> Iterator[LazyTensor]:
-        """Model, moments and the RNG states of every rank."""
-        yield from self._read(path).contents.tensors
-
-    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
-        """Unreadable parts, and members against their CRCs."""
-        parts = self._read(path)
-        yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
-        yield from parts.mismatches(checked)
-
-    def _read(self, path: Path) -> Parts:
-        parts = Parts(path)
+        path = parts.root
         names = {entry.name for entry in path.iterdir()}
         args = self._training_args(parts, path / "training_args.bin")
         self._state(parts, path, args)
@@ -89,9 +70,13 @@ class HfTrainer:
         for name in sorted(filter(_SHARDED.match, names)):
             read_dcp(parts, path / name)
         self._check_complete(parts, names, args)
+        _check_counts(parts)
         if (path / "config.json").is_file():
             parts.add_json(path / "config.json", "config")
-        return parts
+
+    def knows(self, name: str) -> bool:
+        """What else the Trainer saves beside the state: tokenizers, settings, sharded data files."""
+        return _KNOWN.match(name) is not None or name.endswith((".distcp", ".metadata"))
 
     def _training_args(self, parts: Parts, path: Path) -> dict[Any, Any]:
         """The attributes of the pickled TrainingArguments, as data."""
@@ -132,10 +117,11 @@ class HfTrainer:
         if args.get("ignore_data_skip") is not True:
             # The Trainer derives the position in the data from the step, unless it was told not to.
             parts.contents.present.add("data-cursor")
-        early = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "model.safetensors")
-        over, note = saved_over(state_file, [path / name for name in early if (path / name).is_file()])
-        parts.damages += [over] if over else []
-        parts.notes += [note] if note else []
+        best = state.get("best_model_checkpoint")
+        parts.contents.config["trainer_state.best_model_checkpoint"] = json.dumps(
+            best if isinstance(best, str) else None
+        )
+        parts.note_times(state_file, (entry for entry in path.iterdir() if _EARLY.match(entry.name)))
 
     def _check_complete(self, parts: Parts, names: set[str], args: dict[Any, Any]) -> None:
         if not any(_MODEL.match(name) or name.startswith("pytorch_model_fsdp") for name in names):
@@ -144,6 +130,16 @@ class HfTrainer:
         if not has_optimizer and args.get("save_only_model") is not True:
             parts.damages.append(Damaged("has no optimizer file, and save_only_model was not set", Integrity.TORN))
         check_ranks(parts, names, _RNG_RANK, "RNG states")
+
+
+def _check_counts(parts: Parts) -> None:
+    """The Trainer moves its scheduler with its optimizer, so their counts are equal unless one is of another save."""
+    counted, scheduled = step_counter(parts.contents), parts.contents.scalars.get("scheduler.last_epoch")
+    if counted is not None and scheduled is not None and counted != scheduled:
+        parts.notes.append(
+            f"mixed generations? optimizer counts {counted:g} updates and scheduler.pt {scheduled:g} steps, which the "
+            "Trainer moves together"
+        )
 
 
 READER = HfTrainer()

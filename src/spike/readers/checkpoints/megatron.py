@@ -7,20 +7,19 @@ Replicated weights (LayerNorm) are stored by every tensor-parallel rank, so rank
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint, Integrity
-from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.domain.checkpoint import Integrity
+from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts
-from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.contract import NAMED_STACK, Damaged
 
 _RANK = re.compile(r"^mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?$")
 TRACKER = "latest_checkpointed_iteration.txt"
 _FILES = ("model_optim_rng.pt", "model_rng.pt", "distrib_optim.pt")
 
 
-class Megatron:
+class Megatron(DirectoryReader):
     """One `iter_<N>` directory."""
 
     layout = "megatron"
@@ -30,44 +29,17 @@ class Megatron:
         """Directories of model ranks; DeepSpeed's files of that name end in .pt."""
         return any(_RANK.match(name) for name in names)
 
-    def inspect(self, path: Path) -> Checkpoint:
-        """Its parts; torn where a rank of the grid is missing."""
-        parts = self._read(path)
-        files = files_below(path)
-        return describe(
-            path,
-            self.layout,
-            files,
-            parts.contents,
-            damage=parts.damage(),
-            notes=(*parts.notes, *foreign_note(parts.foreign)),
-            strays=(n for n in map(parts.name, files) if n not in parts.used),
-        )
-
-    def tensors(self, path: Path) -> Iterator[LazyTensor]:
-        """The tensors of every rank under their file."""
-        yield from self._read(path).contents.tensors
-
-    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
-        """Unreadable parts, and members against their CRCs."""
-        parts = self._read(path)
-        yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
-        yield from parts.mismatches(checked)
-
-    def _read(self, path: Path) -> Parts:
-        parts = Parts(path)
-        ranks = {entry.name: _RANK.match(entry.name) for entry in sorted(path.iterdir()) if entry.is_dir()}
-        for name, match in ranks.items():
-            if match is None:
-                continue
-            found = [path / name / file for file in _FILES if (path / name / file).is_file()]
+    def read(self, parts: Parts) -> None:
+        """The files of every rank; torn where a rank of the grid is missing."""
+        folders = sorted(entry for entry in parts.root.iterdir() if entry.is_dir() and _RANK.match(entry.name))
+        for folder in folders:
+            found = [folder / file for file in _FILES if (folder / file).is_file()]
             if not found:
-                parts.damages.append(Damaged(f"{name}: holds no checkpoint file", Integrity.TORN))
+                parts.damages.append(Damaged(f"{folder.name}: holds no checkpoint file", Integrity.TORN))
             for file in found:
                 parts.add(file)
-        _check_grid(parts, [m for m in ranks.values() if m is not None])
-        note_tracker(parts, path)
-        return parts
+        _check_grid(parts, [match for folder in folders if (match := _RANK.match(folder.name))])
+        check_tracker(parts, parts.root)
 
 
 def _check_grid(parts: Parts, matches: list[re.Match[str]]) -> None:
@@ -85,8 +57,8 @@ def _check_grid(parts: Parts, matches: list[re.Match[str]]) -> None:
         parts.damages.append(Damaged(what, Integrity.TORN))
 
 
-def note_tracker(parts: Parts, path: Path) -> None:
-    """The tracker names the newest finished save: a directory above it may not be finished."""
+def check_tracker(parts: Parts, path: Path) -> None:
+    """The tracker is written after the save: it tells one that was not finished, or was begun again."""
     tracker = path.parent / TRACKER
     step = re.search(r"(\d+)$", path.name)
     if step is None or not tracker.is_file() or tracker.stat().st_size > 256:
@@ -94,6 +66,8 @@ def note_tracker(parts: Parts, path: Path) -> None:
     text = tracker.read_text(errors="replace").strip()
     if text.isdecimal() and int(text) < int(step[1]):
         parts.notes.append(f"{TRACKER} still names {int(text)}: this save may not have been finished")
+    elif text.isdecimal() and int(text) == int(step[1]):
+        parts.note_times(tracker, [path / name for name in parts.used])
 
 
 READER = Megatron()

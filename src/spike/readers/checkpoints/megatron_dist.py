@@ -10,19 +10,19 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint, Integrity
-from spike.readers.checkpoints._dcp import METADATA, DcpIndex, slice_mismatches
-from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.domain.checkpoint import Integrity
+from spike.readers.checkpoints._dcp import METADATA
+from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import TORCH_SUFFIXES, Parts, read_json
-from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged
 from spike.readers.checkpoints.dcp import read_dcp
-from spike.readers.checkpoints.megatron import note_tracker
+from spike.readers.checkpoints.megatron import check_tracker
 
 MARKER = "metadata.json"
 INTEGRITY = "integrity.json"
 
 
-class MegatronDist:
+class MegatronDist(DirectoryReader):
     """One `iter_<N>` directory."""
 
     layout = "megatron-dist"
@@ -33,48 +33,29 @@ class MegatronDist:
         is_dcp = any(name.endswith(".distcp") or METADATA.match(name) for name in names)
         return is_dcp and (MARKER in names or "common.pt" in names or path.name.startswith("iter_"))
 
-    def inspect(self, path: Path) -> Checkpoint:
-        """Its parts; torn without the marker, which is written last."""
-        parts = Parts(path)
-        self._read(parts)
-        files = files_below(path)
-        known = (".distcp", ".metadata", MARKER, INTEGRITY)
-        return describe(
-            path,
-            self.layout,
-            files,
-            parts.contents,
-            damage=parts.damage(),
-            notes=(*parts.notes, *foreign_note(parts.foreign)),
-            strays=(n for n in map(parts.name, files) if n not in parts.used and not n.endswith(known)),
-        )
-
-    def tensors(self, path: Path) -> Iterator[LazyTensor]:
-        """Every tensor, whole."""
-        parts = Parts(path)
-        self._read(parts)
-        yield from parts.contents.tensors
-
-    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
-        """Damage of the structure, slices against their CRCs, files against the digests that Megatron stored."""
-        parts = Parts(path)
-        index = self._read(parts)
-        yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
-        yield from parts.mismatches(checked)
-        if index is not None:
-            yield from slice_mismatches(index, checked)
-        yield from _digests(path)
-
-    def _read(self, parts: Parts) -> DcpIndex | None:
+    def read(self, parts: Parts) -> None:
+        """Common state and the distributed part; torn without the marker, which is written last."""
         for file in sorted(parts.root.iterdir()):
             if file.suffix in TORCH_SUFFIXES:
                 parts.add(file)
-        if not (parts.root / MARKER).is_file():
+        marker = parts.root / MARKER
+        if marker.is_file():
+            parts.note_times(marker, (file for file in parts.root.iterdir() if file.suffix in (".distcp", ".pt")))
+        else:
             parts.damages.append(
                 Damaged(f"{MARKER} is missing: it is written last, so the save was cut off", Integrity.TORN)
             )
-        note_tracker(parts, parts.root)
-        return read_dcp(parts, parts.root)
+        check_tracker(parts, parts.root)
+        read_dcp(parts, parts.root)
+
+    def knows(self, name: str) -> bool:
+        """Data files, indexes, marker and digests."""
+        return name.endswith((".distcp", ".metadata", MARKER, INTEGRITY))
+
+    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
+        """Also files against the digests that Megatron stored."""
+        yield from super().finish(path, checked)
+        yield from _digests(path)
 
 
 def _digests(path: Path) -> Iterator[tuple[str, str]]:

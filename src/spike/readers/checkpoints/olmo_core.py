@@ -7,21 +7,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint, Integrity
-from spike.readers.checkpoints._dcp import DcpIndex, slice_mismatches
-from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.domain.checkpoint import Integrity
+from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts, check_ranks
-from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.contract import NAMED_STACK, Damaged
 from spike.readers.checkpoints.dcp import read_dcp
 
 MARKER = ".metadata.json"
 _RANK = re.compile(r"^rank(\d+)\.pt$")
 
 
-class OlmoCore:
+class OlmoCore(DirectoryReader):
     """One `step<N>` directory."""
 
     layout = "olmo-core"
@@ -31,55 +29,37 @@ class OlmoCore:
         """Its two folders, or one of them with the marker."""
         return "model_and_optim" in names and ("train" in names or MARKER in names)
 
-    def inspect(self, path: Path) -> Checkpoint:
-        """Its parts; torn without the marker or without a rank's state."""
-        parts = Parts(path)
-        self._read(parts)
-        files = files_below(path)
-        known = (".distcp", ".metadata", MARKER)
-        return describe(
-            path,
-            self.layout,
-            files,
-            parts.contents,
-            damage=parts.damage(),
-            notes=(*parts.notes, *foreign_note(parts.foreign)),
-            strays=(n for n in map(parts.name, files) if n not in parts.used and not n.endswith(known)),
-        )
-
-    def tensors(self, path: Path) -> Iterator[LazyTensor]:
-        """Every tensor, whole, and the states of every rank."""
-        parts = Parts(path)
-        self._read(parts)
-        yield from parts.contents.tensors
-
-    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
-        """Damage of the structure, and everything against its CRC."""
-        parts = Parts(path)
-        index = self._read(parts)
-        yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
-        yield from parts.mismatches(checked)
-        if index is not None:
-            yield from slice_mismatches(index, checked)
-
-    def _read(self, parts: Parts) -> DcpIndex | None:
+    def read(self, parts: Parts) -> None:
+        """The states of every rank, then weights and moments; torn without the marker."""
         root = parts.root
-        if not (root / MARKER).is_file():
-            parts.damages.append(
-                Damaged(f"{MARKER} is missing: it is written last, so the save was cut off", Integrity.TORN)
-            )
         train = root / "train"
         names = sorted(entry.name for entry in train.iterdir()) if train.is_dir() else []
-        ranks = [name for name in names if _RANK.match(name)]
+        ranks = sorted((name for name in names if _RANK.match(name)), key=lambda name: int(_RANK.sub(r"\1", name)))
+        self._marker(parts, [train / name for name in ranks])
         if not ranks:
             parts.damages.append(Damaged("train/rank0.pt is missing", Integrity.TORN))
-        for name in sorted(ranks, key=lambda name: int(_RANK.sub(r"\1", name))):
+        for name in ranks:
             parts.add(train / name)
         check_ranks(parts, ranks, _RANK, "train states")
         _check_world(parts, len(ranks))
         if (root / "config.json").is_file():
             parts.add_json(root / "config.json", "config")
-        return read_dcp(parts, root / "model_and_optim")
+        if (root / "model_and_optim").is_dir():
+            read_dcp(parts, root / "model_and_optim")
+
+    def knows(self, name: str) -> bool:
+        """Data files and indexes."""
+        return name.endswith((".distcp", ".metadata"))
+
+    def _marker(self, parts: Parts, ranks: list[Path]) -> None:
+        marker = parts.root / MARKER
+        if not marker.is_file():
+            parts.damages.append(
+                Damaged(f"{MARKER} is missing: it is written last, so the save was cut off", Integrity.TORN)
+            )
+            return
+        parts.add_json(marker, "metadata")
+        parts.note_times(marker, [*ranks, *(parts.root / "model_and_optim").glob("*.distcp")])
 
 
 def _check_world(parts: Parts, num_ranks: int) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from spike.domain.checkpoint import Checkpoint, Integrity, Role
 from spike.readers.checkpoints._contents import Contents, step_of
-from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.readers.checkpoints._describe import describe
+from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import NO_CHECKSUM, TORCH_SUFFIXES, Parts, check_shards
 from spike.readers.checkpoints._safetensors_file import read_safetensors
 from spike.readers.checkpoints.contract import GENERIC_DIRECTORY, Checked, Damaged, LazyTensor
@@ -17,7 +18,7 @@ _WEIGHTS = re.compile(r"^((adapter_|pytorch_|consolidated)?model|weights|consoli
 _SHARD = re.compile(r"-\d+-of-\d+\.safetensors$")
 
 
-class Safetensors:
+class Safetensors(DirectoryReader):
     """A file, or a directory of them."""
 
     layout = "safetensors"
@@ -33,33 +34,23 @@ class Safetensors:
 
     def inspect(self, path: Path) -> Checkpoint:
         """Names, shapes and structure. Nothing in the format can prove the content."""
-        if path.is_file():
-            return self._inspect_file(path)
-        parts = self._read(path)
-        files = files_below(path)
-        return describe(
-            path,
-            self.layout,
-            files,
-            parts.contents,
-            damage=parts.damage(),
-            notes=(*parts.notes, *foreign_note(parts.foreign)),
-            strays=(n for n in map(parts.name, files) if n not in parts.used and not n.endswith((".json", ".txt"))),
-        )
+        return self._inspect_file(path) if path.is_file() else super().inspect(path)
 
     def tensors(self, path: Path) -> Iterator[LazyTensor]:
         """The tensors of every file."""
         if path.is_file():
             yield from read_safetensors(path).tensors(Role.PARAMETER, path.name)
         else:
-            yield from self._read(path).contents.tensors
+            yield from super().tensors(path)
 
     def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
         """Unreadable parts, and torch files beside the shards against their CRCs."""
         if path.is_dir():
-            parts = self._read(path)
-            yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
-            yield from parts.mismatches(checked)
+            yield from super().finish(path, checked)
+
+    def knows(self, name: str) -> bool:
+        """Settings and vocabularies beside the weights."""
+        return name.endswith((".json", ".txt"))
 
     def _inspect_file(self, path: Path) -> Checkpoint:
         contents = Contents()
@@ -71,8 +62,9 @@ class Safetensors:
         contents.step = step_of({key: int(v) for key, v in file.metadata.items() if v.isdecimal() and len(v) < 16})
         return describe(path, self.layout, [path], contents, notes=(NO_CHECKSUM,))
 
-    def _read(self, path: Path) -> Parts:
-        parts = Parts(path)
+    def read(self, parts: Parts) -> None:
+        """Every shard, what lies beside them, and whether the index and the shards fit each other."""
+        path = parts.root
         names = {entry.name for entry in path.iterdir() if entry.is_file()}
         for name in sorted(names):
             if name.endswith(".safetensors"):
@@ -87,7 +79,6 @@ class Safetensors:
         parts.join_shards()
         if not any(name.endswith(".safetensors") for name in names):
             parts.damages.append(Damaged("has an index and no shard", Integrity.TORN))
-        return parts
 
 
 READER = Safetensors()

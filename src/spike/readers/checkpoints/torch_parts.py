@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint
-from spike.readers.checkpoints._describe import describe, files_below, foreign_note
+from spike.readers.checkpoints._contents import step_of
+from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import TORCH_SUFFIXES, Parts, check_ranks
-from spike.readers.checkpoints.contract import GENERIC_DIRECTORY, Checked, LazyTensor
+from spike.readers.checkpoints.contract import GENERIC_DIRECTORY
 
 _PART = re.compile(
     r"^(pytorch_model|model|adapter_model|weights|state_dict|optim\w*|lr_sched\w*|sched\w*|scaler|rng\w*|"
@@ -20,7 +19,7 @@ _RANK = re.compile(r"rank[_-]?(\d+)(?=\D*$)", re.I)
 _CORE = re.compile(r"model|optim|weights|state_dict", re.I)
 
 
-class TorchParts:
+class TorchParts(DirectoryReader):
     """One directory, one checkpoint, several files."""
 
     layout = "torch-parts"
@@ -34,49 +33,18 @@ class TorchParts:
         cores = {match[0].lower() for stem in parts if (match := _CORE.search(stem))}
         return bool(ranked) or len(cores) >= 2 or (len(parts) >= 2 and bool(cores))
 
-    def inspect(self, path: Path) -> Checkpoint:
-        """The parts together."""
-        parts = self._read(path)
-        return describe(
-            path,
-            self.layout,
-            files_below(path),
-            parts.contents,
-            damage=parts.damage(),
-            notes=(*parts.notes, *foreign_note(parts.foreign)),
-            strays=(parts.name(p) for p in files_below(path) if parts.name(p) not in parts.used),
-        )
-
-    def tensors(self, path: Path) -> Iterator[LazyTensor]:
-        """The tensors of every part; raises `Damaged` where one cannot be read."""
-        parts = self._read(path)
-        yield from parts.contents.tensors
-
-    def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
-        """Members against their CRCs, and parts that cannot be read at all."""
-        parts = self._read(path)
-        yield from ((damage.message.partition(":")[0], damage.message) for damage in parts.damages)
-        yield from parts.mismatches(checked)
-
-    def _read(self, path: Path) -> Parts:
-        parts = Parts(path)
+    def read(self, parts: Parts) -> None:
+        """Every torch and JSON file. The model first: where several parts hold a step, its own counts."""
+        path = parts.root
         files = sorted(p for p in path.iterdir() if p.suffix in TORCH_SUFFIXES and p.is_file())
-        # The model first: where several parts hold a step, its own counts.
         for file in sorted(files, key=lambda p: (not p.stem.lower().startswith(("model", "pytorch_model")), p.name)):
             parts.add(file)
         for file in sorted(path.glob("*.json")):
             if file.stat().st_size < 1 << 20:
                 value = parts.add_json(file, file.stem)
                 if parts.contents.step is None:
-                    parts.contents.step = _step(value)
+                    parts.contents.step = step_of(value)
         check_ranks(parts, [file.stem for file in files], _RANK, "files")
-        return parts
-
-
-def _step(value: dict[str, object]) -> int | None:
-    from spike.readers.checkpoints._contents import step_of
-
-    return step_of(dict(value))
 
 
 READER = TorchParts()
