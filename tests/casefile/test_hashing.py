@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from spike.casefile import hashing
+from spike.casefile import batches
 from spike.casefile.hashing import hash_file, hash_open_file, hash_tree
 from spike.casefile.tree import escapes, walk
 from spike.domain.manifest import Algorithm, EntryKind
@@ -34,8 +34,8 @@ def test_digests_are_those_of_hashlib_and_blake3(tmp_path: Path, size: int) -> N
 def test_a_tree_of_many_files_is_hashed_whole_whatever_the_batches(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hashing, "BATCH_FILES", 7)
-    monkeypatch.setattr(hashing, "BATCH_BYTES", 5000)
+    monkeypatch.setattr(batches, "BATCH_FILES", 7)
+    monkeypatch.setattr(batches, "BATCH_BYTES", 5000)
     expected = {}
     for number in range(60):
         path = tmp_path / f"d{number % 4}" / f"f{number}"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from spike.casefile import pinning
+from spike.casefile.holding import hold
 from spike.casefile.manifest import look_again, take_stock
-from spike.casefile.pinning import hold, pin_checkpoint, release
+from spike.casefile.pinning import pin_checkpoint, release
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.manifest import Algorithm, ChangeKind, EntryKind, Guarantee, compare
 from tests.casefile.small_runs import fingerprint, write_checkpoint

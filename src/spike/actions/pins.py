@@ -16,8 +16,9 @@ from typing import Protocol
 from spike.casefile.atomic import writing
 from spike.casefile.case import Case
 from spike.casefile.codec import from_payload, to_payload
+from spike.casefile.holding import hold
 from spike.casefile.manifest import EVIDENCE
-from spike.casefile.pinning import hold, pin_checkpoint, release
+from spike.casefile.pinning import pin_checkpoint, release
 from spike.domain.case import PinnedCheckpoint
 from spike.domain.checkpoint import Checkpoint, CheckpointScan, Integrity, Role
 from spike.domain.errors import InputUnreadable

@@ -1,8 +1,8 @@
 """Which bytes are in these files, exactly, and did they hold still while they were read?
 
-One pass, 1 MiB at a time into one buffer; small files are read whole and grouped by bytes, because one task a
-file is four times slower than a plain loop. A file whose size, mtime, ctime or inode differs after reading from
-before is never called good.
+One pass, 1 MiB at a time; whoever else needs the bytes (a copy, a scan) gets the same chunks, and the digest is then
+taken in a second thread. A file whose size, mtime, ctime or inode differs after reading from before is never called
+good. A name that was removed or added meanwhile (a run that rotates) moves the ctime too, and is no change.
 """
 
 from __future__ import annotations
@@ -10,21 +10,30 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from spike.casefile.atomic import write_all
+from spike.casefile.batches import Batch, Meter, in_batches
 from spike.casefile.tree import directory_beneath, open_quietly
 from spike.domain.manifest import Algorithm
 
 CHUNK_BYTES = 1 << 20
-BATCH_BYTES = 32 << 20
-BATCH_FILES = 512
-MAX_WORKERS = 8
-"""Storage, not cores, is the limit beyond that."""
+RING = 4
+"""Buffers between the reading and the hashing thread."""
+THREAD_WORTHWHILE = 4 << 20
+"""For a smaller file a thread costs more than it saves."""
+CHANGED = "changed while it was read"
+
+OnBytes = Callable[[int], None]
+"""Told how many more bytes were read."""
+OnChunk = Callable[[int, memoryview], None]
+"""(offset, chunk), in file order; the chunk is valid until the call returns."""
+OnHashed = Callable[[list[tuple[str, "HashedFile"]]], None]
+"""Told, by any worker, which files are done."""
 
 
 class Hasher(Protocol):
@@ -65,33 +74,35 @@ def new_hasher(algorithm: Algorithm) -> Hasher:
 
 
 def hash_open_file(
-    handle: int, algorithm: Algorithm, *, into: int | None = None, on_bytes: Callable[[int], None] | None = None
+    handle: int, algorithm: Algorithm, *, on_bytes: OnBytes | None = None, on_chunk: OnChunk | None = None
 ) -> HashedFile:
-    """Digest of an open file from its beginning; with `into`, the bytes are written there in the same pass."""
+    """Digest of an open file from its beginning; `on_chunk` gets every chunk of the same pass."""
     before = os.fstat(handle)
     hasher = new_hasher(algorithm)
     # One byte more than the size, so that a file that grew shows without another read.
-    buffer = bytearray(min(max(before.st_size + 1, 4096), CHUNK_BYTES))
-    view = memoryview(buffer)
+    length = min(max(before.st_size + 1, 4096), CHUNK_BYTES)
+    is_shared = on_chunk is not None and before.st_size >= THREAD_WORTHWHILE
     total = 0
-    while count := os.readv(handle, [buffer]):
-        hasher.update(view[:count])
-        if into is not None:
-            write_all(into, view[:count])
-        total += count
-        if on_bytes is not None:
-            on_bytes(count)
-        if count < len(buffer) and total >= before.st_size:
-            break  # a short read at the known end is the end of a regular file
+    with _beside(hasher, length) if is_shared else _in_turn(hasher, length) as (lend, hand_in):
+        while count := os.readv(handle, [buffer := lend()]):
+            chunk = buffer[:count]
+            hand_in(chunk)
+            if on_chunk is not None:
+                on_chunk(total, chunk)
+            total += count
+            if on_bytes is not None:
+                on_bytes(count)
+            if count < length and total >= before.st_size:
+                break  # a short read at the known end is the end of a regular file
     after = os.fstat(handle)
-    moved = _stamp(before) != _stamp(after) or total != after.st_size
+    moved = has_moved(before, after) or total != after.st_size
     return HashedFile(
         digest="" if moved else hasher.hexdigest(),
         size=after.st_size,
         mode=stat.S_IMODE(after.st_mode),
         mtime_ns=after.st_mtime_ns,
         identity=identity_of(after),
-        problem="changed while it was read" if moved else "",
+        problem=CHANGED if moved else "",
     )
 
 
@@ -110,20 +121,22 @@ def hash_tree(
     algorithm: Algorithm = Algorithm.SHA256,
     *,
     workers: int | None = None,
-    on_bytes: Callable[[int], None] | None = None,
+    on_bytes: OnBytes | None = None,
+    on_hashed: OnHashed | None = None,
 ) -> dict[str, HashedFile]:
     """Digests of the regular files `(relative path, expected size)` below `root`, by path.
 
-    A file that cannot be read is in the answer with its problem; nothing is raised for it.
+    A file that cannot be read is in the answer with its problem; nothing is raised for it. `on_hashed` is told after
+    each batch.
     """
-    batches = _batches(files)
-    num_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
-    if num_workers == 1 or len(batches) == 1:
-        results = [_hash_batch(root, batch, algorithm, on_bytes) for batch in batches]
-    else:
-        with ThreadPoolExecutor(num_workers, thread_name_prefix="hash") as pool:
-            jobs = [pool.submit(_hash_batch, root, batch, algorithm, on_bytes) for batch in batches]
-            results = [job.result() for job in jobs]
+
+    def work(batch: Batch, meter: Meter) -> list[tuple[str, HashedFile]]:
+        found = _hash_batch(root, batch, algorithm, meter)
+        if on_hashed is not None:
+            on_hashed(found)
+        return found
+
+    results = in_batches(files, work, workers=workers, on_bytes=on_bytes)
     return {path: hashed for result in results for path, hashed in result}
 
 
@@ -132,57 +145,71 @@ def identity_of(status: os.stat_result) -> str:
     return f"{status.st_ino}:{status.st_ctime_ns}"
 
 
-def _batches(files: Iterable[tuple[str, int]]) -> list[tuple[str, list[str]]]:
-    """(directory, names) groups of at most BATCH_FILES files and, beyond one file, BATCH_BYTES."""
-    by_directory: dict[str, list[tuple[str, int]]] = {}
-    for path, size in files:
-        directory, _, name = path.rpartition("/")
-        by_directory.setdefault(directory, []).append((name, size))
-    batches: list[tuple[str, list[str]]] = []
-    for directory, members in by_directory.items():
-        names: list[str] = []
-        num_bytes = 0
-        for name, size in members:
-            if names and (len(names) >= BATCH_FILES or num_bytes + size > BATCH_BYTES):
-                batches.append((directory, names))
-                names, num_bytes = [], 0
-            names.append(name)
-            num_bytes += size
-        batches.append((directory, names))
-    return batches
+def has_moved(before: os.stat_result, after: os.stat_result) -> bool:
+    """True where the file may hold other bytes than before; a changed number of names alone is no reason."""
+    if (before.st_ino, before.st_size, before.st_mtime_ns) != (after.st_ino, after.st_size, after.st_mtime_ns):
+        return True
+    return before.st_ctime_ns != after.st_ctime_ns and before.st_nlink == after.st_nlink
 
 
-def _hash_batch(
-    root: Path,
-    batch: tuple[str, Sequence[str]],
-    algorithm: Algorithm,
-    on_bytes: Callable[[int], None] | None,
-) -> list[tuple[str, HashedFile]]:
-    directory, names = batch
-    prefix = f"{directory}/" if directory else ""
-    try:
-        with directory_beneath(root, directory) as handle:
-            return [(prefix + name, _hash_named(name, handle, algorithm, on_bytes)) for name in names]
-    except OSError as error:
-        return [(prefix + name, _unread(error)) for name in names]
-
-
-def _hash_named(name: str, directory: int, algorithm: Algorithm, on_bytes: Callable[[int], None] | None) -> HashedFile:
-    try:
-        handle = open_quietly(name, dir_fd=directory)
-    except OSError as error:
-        return _unread(error)
-    try:
-        return hash_open_file(handle, algorithm, on_bytes=on_bytes)
-    except OSError as error:
-        return _unread(error)
-    finally:
-        os.close(handle)
-
-
-def _unread(error: OSError) -> HashedFile:
+def unread(error: OSError) -> HashedFile:
+    """What is known of a file that could not be read."""
     return HashedFile("", 0, 0, 0, "", problem=error.strerror or str(error))
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+_Ring = tuple[Callable[[], memoryview], Callable[[memoryview], object]]
+"""(lends the next buffer, takes it back with bytes in it)."""
+
+
+@contextmanager
+def _in_turn(hasher: Hasher, length: int) -> Iterator[_Ring]:
+    """One buffer, hashed before it is used again."""
+    buffer = memoryview(bytearray(length))
+    yield lambda: buffer, hasher.update
+
+
+@contextmanager
+def _beside(hasher: Hasher, length: int) -> Iterator[_Ring]:
+    """A ring of buffers, hashed by a second thread in the order in which they come."""
+    ring = [memoryview(bytearray(length)) for _ in range(RING)]
+    busy: list[Future[object] | None] = [None] * RING
+    turn = 0
+
+    def lend() -> memoryview:
+        nonlocal turn
+        turn = (turn + 1) % RING
+        pending = busy[turn]
+        if pending is not None:
+            pending.result()
+        return ring[turn]
+
+    with ThreadPoolExecutor(1, thread_name_prefix="spike-hash") as pool:
+
+        def hand_in(chunk: memoryview) -> None:
+            busy[turn] = pool.submit(hasher.update, chunk)
+
+        yield lend, hand_in
+    for pending in busy:
+        if pending is not None:
+            pending.result()
+
+
+def _hash_batch(root: Path, batch: Batch, algorithm: Algorithm, on_bytes: OnBytes) -> list[tuple[str, HashedFile]]:
+    try:
+        with directory_beneath(root, batch.directory) as handle:
+            return [(batch.path(name), _hash_named(name, handle, algorithm, on_bytes)) for name in batch.names]
+    except OSError as error:
+        return [(batch.path(name), unread(error)) for name in batch.names]
+
+
+def _hash_named(name: str, directory: int, algorithm: Algorithm, on_bytes: OnBytes) -> HashedFile:
+    try:
+        handle = open_quietly(name, dir_fd=directory)
+    except OSError as error:
+        return unread(error)
+    try:
+        return hash_open_file(handle, algorithm, on_bytes=on_bytes)
+    except OSError as error:
+        return unread(error)
+    finally:
+        os.close(handle)

@@ -30,18 +30,23 @@ def clone(source: Path, target: Path) -> bool:
     """Share the blocks of `source`; False where the filesystem cannot."""
     reader = open_quietly(os.fspath(source))
     try:
-        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.ioctl(writer, FICLONE, reader)
-            return True
-        except OSError as error:
-            if error.errno in _NO_CLONE:
-                return False
-            raise
-        finally:
-            os.close(writer)
+        return clone_open(reader, target)
     finally:
         os.close(reader)
+
+
+def clone_open(reader: int, target: Path) -> bool:
+    """Share the blocks of an open file; False where the filesystem cannot."""
+    writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.ioctl(writer, FICLONE, reader)
+        return True
+    except OSError as error:
+        if error.errno in _NO_CLONE:
+            return False
+        raise
+    finally:
+        os.close(writer)
 
 
 def can_link(sample: Path, parent: Path) -> bool:

@@ -8,20 +8,24 @@ nothing changes but the link count of hard-linked files.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from spike.casefile.atomic import fsync_directory, writing
-from spike.casefile.hashing import HashedFile, hash_open_file, hash_tree
-from spike.casefile.links import can_clone, can_link, clone
-from spike.casefile.tree import TreeEntry, directory_beneath, escapes, open_quietly, walk
+from spike.casefile.draft import Draft, OnFileChunk, feed, hashed_as
+from spike.casefile.hashing import CHANGED, HashedFile, OnBytes, hash_tree
+from spike.casefile.holding import at, discard, walk_checkpoint
+from spike.casefile.ledger import Ledger, Noted
+from spike.casefile.links import can_clone, can_link
+from spike.casefile.pin_entries import Pin, describe_pin
+from spike.casefile.tree import TreeEntry, walk
 from spike.domain.errors import InputUnreadable, SpikeError
-from spike.domain.manifest import Algorithm, EntryKind, Exclusion, Guarantee, ManifestEntry, encode_path
+from spike.domain.manifest import Algorithm, EntryKind, Guarantee, encode_path
+
+__all__ = ["COPY_BELOW_BYTES", "SPARE_BYTES", "Pin", "draft_pin", "pin_checkpoint", "release"]
 
 COPY_BELOW_BYTES = 2 << 30
 """A checkpoint smaller than this is copied in seconds; above it a link is made and its weakness named."""
@@ -29,41 +33,36 @@ SPARE_BYTES = 64 << 20
 """A copy leaves this much, and room for one more checkpoint of the same size: the run is about to write it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A pinned checkpoint."""
+def draft_pin(
+    source: Path,
+    destination: Path,
+    *,
+    root: Path,
+    algorithm: Algorithm = Algorithm.SHA256,
+    written_again: bool = False,
+    copy_below_bytes: int | None = None,
+    ledger: Ledger | None = None,
+) -> Draft:
+    """Begin, or go on with, the pin of `source` at `destination` below `root`: everything but the bytes.
 
-    guarantee: Guarantee
-    entries: tuple[ManifestEntry, ...]
-    """Paths relative to the directory that the manifest is about."""
-    exclusions: tuple[Exclusion, ...] = ()
-
-
-def hold(source: Path, place: Path) -> Path:
-    """Keep the files of `source` from disappearing until they are pinned; a matter of milliseconds.
-
-    Returns the place to pin from: hard links at `place`, or `source` itself where the filesystem allows none.
-    What an earlier, interrupted freeze held there is kept: it is the older evidence.
+    What a ledger knows of an earlier attempt is taken up, its guarantee too. Raises as `pin_checkpoint` does.
     """
-    if place.exists():
-        return place
     source = source.resolve()
-    draft = place.with_name(f"{place.name}.tmp")
-    _discard(draft)
-    try:
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        tree = _walk_source(source)
-        if source.is_dir():
-            _make_frame(draft, tree)
-        for entry in tree:
-            if entry.kind is EntryKind.FILE:
-                target = draft / entry.path if source.is_dir() else draft
-                os.link(_at(source, entry), target, follow_symlinks=False)
-        draft.rename(place)
-    except OSError:
-        _discard(draft)
-        return source
-    return place
+    tree = walk_checkpoint(source)
+    pin = destination.relative_to(root).as_posix()
+    path = destination.with_name(f".{destination.name}.pinning")
+    with writing(destination):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+    notes = ledger if ledger is not None else Ledger()
+    guarantee = notes.guarantee_of(pin) if path.exists() else None
+    if guarantee is None:
+        discard(path)
+        copy_below = COPY_BELOW_BYTES if copy_below_bytes is None else copy_below_bytes
+        guarantee = _choose(source, tree, destination.parent, written_again, copy_below)
+        notes.note_guarantee(pin, guarantee)
+    draft = Draft(source, path, tree, pin, guarantee, algorithm, notes)
+    draft.prepare()
+    return draft
 
 
 def pin_checkpoint(
@@ -75,40 +74,46 @@ def pin_checkpoint(
     algorithm: Algorithm = Algorithm.SHA256,
     written_again: bool = False,
     copy_below_bytes: int | None = None,
-    on_bytes: Callable[[int], None] | None = None,
+    on_bytes: OnBytes | None = None,
+    on_chunk: OnFileChunk | None = None,
+    ledger: Ledger | None = None,
 ) -> Pin:
     """Hold `source` (file or directory) at `destination` below `root`, with the digest of every byte held.
 
     `origin` is what the manifest names as the original, `source` by default. `written_again` says that the run
     reuses the name, so that a hard link would not keep these bytes; `copy_below_bytes` is COPY_BELOW_BYTES by
-    default. The pin appears under its name complete and durable, or not at all.
+    default. `on_chunk` gets every byte of the checkpoint in the pass that hashes it. The pin appears under its name
+    complete and durable, or not at all; with a `ledger` an interrupted one is gone on with.
     Raises `InputUnreadable` for a checkpoint that cannot be held as it is (changing, unreadable, pointing
     outside of itself), `SpikeError` where the case cannot be written.
     """
-    source = source.resolve()
-    origin = origin or source
-    tree = _walk_source(source)
-    draft = destination.with_name(f".{destination.name}.pinning")
-    _discard(draft)
-    with writing(destination):
-        destination.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        copy_below = COPY_BELOW_BYTES if copy_below_bytes is None else copy_below_bytes
-        guarantee = _choose(source, tree, destination.parent, written_again, copy_below)
-        hashed = _fill(source, draft, tree, guarantee, algorithm, on_bytes)
-        with writing(destination):
-            draft.rename(destination)
-            fsync_directory(destination.parent)
-    except BaseException:
-        _discard(draft)
-        raise
-    entries = _entries(source.is_dir(), origin, destination, root, tree, hashed, guarantee)
-    others = tuple(
-        Exclusion(encode_path(os.fspath(origin / e.path)), "neither file, directory nor symlink")
-        for e in tree
-        if e.kind is EntryKind.OTHER
+    known = origin or source.resolve()
+    if ledger is not None and destination.exists():
+        return _take_up(destination, root, known, algorithm, ledger, on_bytes, on_chunk)
+    draft = draft_pin(
+        source,
+        destination,
+        root=root,
+        algorithm=algorithm,
+        written_again=written_again,
+        copy_below_bytes=copy_below_bytes,
+        ledger=ledger,
     )
-    return Pin(guarantee, entries, others)
+    try:
+        hashed = draft.fill(on_bytes=on_bytes, on_chunk=on_chunk)
+        _refuse_changes(draft, hashed)
+        draft.close()
+        with writing(destination):
+            draft.path.rename(destination)
+            fsync_directory(destination.parent)
+        pin = describe_pin(destination, root, known, draft.tree, hashed, draft.guarantee)
+    except BaseException as error:
+        if ledger is None or isinstance(error, InputUnreadable):
+            discard(draft.path)
+            discard(destination)
+        raise
+    _note_renamed(pin, draft)
+    return pin
 
 
 def release(path: Path) -> int:
@@ -127,30 +132,17 @@ def release(path: Path) -> int:
     return num_files
 
 
-def _walk_source(source: Path) -> tuple[TreeEntry, ...]:
-    try:
-        tree = walk(source)
-    except OSError as error:
-        raise InputUnreadable(f"cannot read checkpoint {source}: {error.strerror}") from error
-    for entry in tree:
-        if entry.problem:
-            raise InputUnreadable(f"cannot read {source / entry.path}: {entry.problem}")
-        if entry.kind is EntryKind.SYMLINK and (not source.is_dir() or escapes(entry.path, entry.target)):
-            raise InputUnreadable(f"{source / entry.path} is a symlink to {entry.target}, outside the checkpoint")
-    return tree
-
-
 def _choose(source: Path, tree: tuple[TreeEntry, ...], parent: Path, written_again: bool, copy_below: int) -> Guarantee:
     """The strongest guarantee that this filesystem and the free space allow."""
     files = [e for e in tree if e.kind is EntryKind.FILE]
     if not files:
         raise InputUnreadable(f"checkpoint {source} has no files")
     num_bytes = sum(e.size for e in files)
-    if can_clone(_at(source, files[0]), parent):
+    if can_clone(at(source, files[0]), parent):
         return Guarantee.REFLINK
     usage = os.statvfs(parent)
     fits = 2 * num_bytes + SPARE_BYTES <= usage.f_bavail * usage.f_frsize
-    is_linkable = can_link(_at(source, files[0]), parent)
+    is_linkable = can_link(at(source, files[0]), parent)
     if fits and (written_again or num_bytes <= copy_below or not is_linkable):
         return Guarantee.COPY
     if is_linkable:
@@ -161,143 +153,63 @@ def _choose(source: Path, tree: tuple[TreeEntry, ...], parent: Path, written_aga
     )
 
 
-def _fill(
-    source: Path,
-    draft: Path,
-    tree: tuple[TreeEntry, ...],
-    guarantee: Guarantee,
-    algorithm: Algorithm,
-    on_bytes: Callable[[int], None] | None,
-) -> dict[str, HashedFile]:
-    """Make the draft and return the digests of what it holds, not of what the source held."""
-    is_directory = source.is_dir()
-    with writing(draft):
-        if is_directory:
-            _make_frame(draft, tree)
-    files = [e for e in tree if e.kind is EntryKind.FILE]
-    if guarantee is Guarantee.COPY:
-        hashed = {e.path: _copy(source, draft, e.path, algorithm, on_bytes) for e in files}
-    else:
-        for entry in files:
-            _link_or_clone(_at(source, entry), draft / entry.path if is_directory else draft, guarantee)
-        hashed = _hash_draft(draft, files, algorithm, on_bytes)
-    for path, result in hashed.items():
-        if result.problem:
-            shown = source / path if is_directory else source
-            raise InputUnreadable(f"{shown}: {result.problem}", hint="wait until the save is over: spike freeze")
-    if is_directory:
-        for entry in tree:
-            if entry.kind is EntryKind.DIRECTORY:
-                fsync_directory(draft / entry.path)
-        fsync_directory(draft)
-    return hashed
+def _refuse_changes(draft: Draft, hashed: dict[str, HashedFile]) -> None:
+    """A checkpoint is of one moment: what was read first must still be there when the last file has been read."""
+    problems = {path: found.problem for path, found in hashed.items() if found.problem}
+    problems = problems or {e.path: CHANGED for e in draft.files if draft.has_changed_since(e)}
+    for path, problem in problems.items():
+        shown = draft.source / path if draft.source.is_dir() else draft.source
+        raise InputUnreadable(f"{shown}: {problem}", hint="wait until the save is over: spike freeze")
 
 
-def _make_frame(draft: Path, tree: tuple[TreeEntry, ...]) -> None:
-    """Directories and symlinks of the source; a walk lists every directory before what is in it."""
-    draft.mkdir()
-    for entry in tree:
-        if entry.kind is EntryKind.DIRECTORY:
-            (draft / entry.path).mkdir()
-        elif entry.kind is EntryKind.SYMLINK:
-            (draft / entry.path).symlink_to(entry.target)
+def _note_renamed(pin: Pin, draft: Draft) -> None:
+    """Renaming a single file moves its ctime: the ledger learns of it."""
+    for entry in pin.entries:
+        noted = draft.ledger.noted(entry.path)
+        if noted is not None and noted.identity != entry.identity:
+            draft.ledger.note([replace(noted, identity=entry.identity)])
 
 
-def _hash_draft(
-    draft: Path, files: list[TreeEntry], algorithm: Algorithm, on_bytes: Callable[[int], None] | None
-) -> dict[str, HashedFile]:
-    if draft.is_dir():
-        return hash_tree(draft, [(e.path, e.size) for e in files], algorithm, on_bytes=on_bytes)
-    found = hash_tree(draft.parent, [(draft.name, files[0].size)], algorithm, on_bytes=on_bytes)
-    return {files[0].path: found[draft.name]}
-
-
-def _link_or_clone(source: Path, target: Path, guarantee: Guarantee) -> None:
-    with writing(target):
-        if guarantee is Guarantee.HARD_LINK:
-            os.link(source, target, follow_symlinks=False)
-            return
-        if not clone(source, target):
-            raise OSError(errno.EOPNOTSUPP, "the filesystem stopped sharing blocks", os.fspath(target))
-        status = os.lstat(source)
-        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-        target.chmod(0o444)
-
-
-def _copy(
-    source: Path, draft: Path, path: str, algorithm: Algorithm, on_bytes: Callable[[int], None] | None
-) -> HashedFile:
-    """Copy and hash in one pass; the copy keeps the mtime and becomes read-only."""
-    is_directory = source.is_dir()
-    target = draft / path if is_directory else draft
-    root, relative = (source, path) if is_directory else (source.parent, source.name)
-    directory, _, name = relative.rpartition("/")
-    try:
-        with directory_beneath(root, directory) as parent:
-            reader = open_quietly(name, dir_fd=parent)
-    except OSError as error:
-        raise InputUnreadable(f"cannot read {root / relative}: {error.strerror}") from error
-    try:
-        with writing(target):
-            writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                hashed = hash_open_file(reader, algorithm, into=writer, on_bytes=on_bytes)
-                os.utime(writer, ns=(hashed.mtime_ns, hashed.mtime_ns))
-                os.fchmod(writer, 0o444)
-                os.fsync(writer)
-            finally:
-                os.close(writer)
-    finally:
-        os.close(reader)
-    return hashed
-
-
-def _entries(
-    is_directory: bool,
-    origin: Path,
+def _take_up(
     destination: Path,
     root: Path,
-    tree: tuple[TreeEntry, ...],
-    hashed: dict[str, HashedFile],
-    guarantee: Guarantee,
-) -> tuple[ManifestEntry, ...]:
-    entries: list[ManifestEntry] = []
-    if is_directory:
-        entries.append(_entry_of(destination, root, EntryKind.DIRECTORY, None, guarantee, origin))
-    for entry in tree:
-        if entry.kind is EntryKind.OTHER:
-            continue
-        place, original = (destination / entry.path, origin / entry.path) if is_directory else (destination, origin)
-        entries.append(_entry_of(place, root, entry.kind, hashed.get(entry.path), guarantee, original))
-    return tuple(entries)
+    origin: Path,
+    algorithm: Algorithm,
+    ledger: Ledger,
+    on_bytes: OnBytes | None,
+    on_chunk: OnFileChunk | None,
+) -> Pin:
+    """A pin that an interrupted freeze had completed: the oldest evidence there is. Only what was touched is read."""
+    tree = walk_checkpoint(destination)
+    pin = destination.relative_to(root).as_posix()
+    is_directory = destination.is_dir()
+    files = [e for e in tree if e.kind is EntryKind.FILE]
+    noted = {e.path: ledger.noted(encode_path(f"{pin}/{e.path}" if is_directory else pin)) for e in files}
+    hashed = {e.path: found for e in files if (found := _known(at(destination, e), noted[e.path], algorithm, ledger))}
+    rest = [(e.path, e.size) for e in files if e.path not in hashed]
+    if rest:
+        hashed |= hash_tree(destination if is_directory else destination.parent, rest, algorithm, on_bytes=on_bytes)
+    for entry in files:
+        place, before = at(destination, entry), noted[entry.path]
+        if problem := hashed[entry.path].problem:
+            raise InputUnreadable(f"{place}: {problem}")
+        if before is not None and before.algorithm == algorithm and before.digest != hashed[entry.path].digest:
+            raise InputUnreadable(f"{place} was overwritten after an interrupted freeze had pinned it")
+        if on_chunk is not None:
+            feed(place, entry.path, on_bytes or (lambda _count: None), on_chunk)
+    guarantee = ledger.guarantee_of(pin) or _seen(destination, files)
+    return describe_pin(destination, root, origin, tree, hashed, guarantee)
 
 
-def _entry_of(
-    place: Path, root: Path, kind: EntryKind, hashed: HashedFile | None, guarantee: Guarantee, origin: Path
-) -> ManifestEntry:
-    status = os.lstat(place)
-    return ManifestEntry(
-        path=encode_path(place.relative_to(root).as_posix()),
-        role="checkpoint",
-        kind=kind,
-        size=status.st_size if kind is not EntryKind.DIRECTORY else 0,
-        mode=status.st_mode & 0o7777,
-        mtime_ns=status.st_mtime_ns,
-        digest=hashed.digest if hashed else "",
-        target=encode_path(str(place.readlink())) if kind is EntryKind.SYMLINK else "",
-        guarantee=guarantee,
-        origin=encode_path(os.fspath(origin)),
-        identity=f"{status.st_ino}:{status.st_ctime_ns}" if kind is EntryKind.FILE else "",
-    )
+def _known(place: Path, noted: Noted | None, algorithm: Algorithm, ledger: Ledger) -> HashedFile | None:
+    if noted is None:
+        return None
+    status = place.lstat()
+    digest = ledger.digest_of(noted.path, algorithm, status, noted.source)
+    return hashed_as(digest, status) if digest else None
 
 
-def _at(source: Path, entry: TreeEntry) -> Path:
-    return source / entry.path if source.is_dir() else source
-
-
-def _discard(draft: Path) -> None:
-    if draft.is_dir() and not draft.is_symlink():
-        shutil.rmtree(draft, ignore_errors=True)
-    else:
-        with suppress(FileNotFoundError):
-            draft.unlink()
+def _seen(destination: Path, files: list[TreeEntry]) -> Guarantee:
+    """The guarantee of a pin whose note was lost, as far as its inodes tell; the weaker one where they do not."""
+    shared = any(at(destination, e).lstat().st_nlink > 1 for e in files)
+    return Guarantee.HARD_LINK if shared else Guarantee.COPY

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MANIFEST_SCHEMA = "spike.manifest/1"
+_CODED = re.compile("[%\x00-\x1f\x7f\udc80-\udcff]")
+"""`%`, control characters, and undecodable bytes as Python shows them (PEP 383)."""
 
 
 class Algorithm(StrEnum):
@@ -151,7 +153,7 @@ class Change:
 
 def encode_path(raw: str) -> str:
     """A path as one printable line: `%`, control characters and undecodable bytes become %XX."""
-    return "".join(f"%{_byte(c):02X}" if _needs_code(c) else c for c in raw)
+    return _CODED.sub(lambda match: f"%{_byte(match.group()):02X}", raw)
 
 
 def decode_path(encoded: str) -> str:
@@ -296,11 +298,6 @@ def _below_replaced(path: str, before: dict[str, ManifestEntry], now: dict[str, 
         if parent in before and (parent not in now or now[parent].kind is not EntryKind.DIRECTORY):
             return True
     return False
-
-
-def _needs_code(character: str) -> bool:
-    code = ord(character)
-    return character == "%" or code < 0x20 or code == 0x7F or 0xDC80 <= code <= 0xDCFF
 
 
 def _byte(character: str) -> int:
