@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from spike.readers.remote._find import find_stored, list_below
 from spike.readers.remote._open import open_store
+from spike.readers.remote._steady import as_it_is, refuse_change, usable_objects
 from spike.readers.remote._stream import read_blocks
 from spike.readers.remote.contract import Store, StoreUnavailable
 
-__all__ = ["Store", "StoreUnavailable", "find_stored", "list_below", "open_store", "read_blocks"]
+__all__ = [
+    "Store",
+    "StoreUnavailable",
+    "as_it_is",
+    "find_stored",
+    "list_below",
+    "open_store",
+    "read_blocks",
+    "refuse_change",
+    "usable_objects",
+]

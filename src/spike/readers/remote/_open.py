@@ -7,7 +7,7 @@ from typing import Any
 
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.redaction import redact
-from spike.domain.remote import StoredObject, shown_url
+from spike.domain.remote import StoredObject, safe_url, shown_url
 from spike.readers.remote._errors import CHANGED, ShortRead, asking, code_of
 from spike.readers.remote.contract import Store
 
@@ -54,7 +54,11 @@ class AnyStore:
 
     def url(self, path: str) -> str:
         """See `Store`."""
-        return shown_url(path if "://" in path else f"{self.scheme}://{path.lstrip('/') if self._is_flat else path}")
+        return shown_url(self._full(path))
+
+    def address(self, path: str) -> str:
+        """See `Store`."""
+        return safe_url(self._full(path))
 
     def names(self, folder: str) -> tuple[tuple[str, bool], ...]:
         """See `Store`."""
@@ -106,6 +110,11 @@ class AnyStore:
             raise InputUnreadable(
                 f"there is no bucket of {self.url(self.root)}", hint="correct the address in spike.yaml"
             ) from error
+
+    def _full(self, path: str) -> str:
+        if "://" in path:
+            return path
+        return f"{self.scheme}://{path.lstrip('/') if self._is_flat else path}"
 
     @property
     def _is_flat(self) -> bool:

@@ -27,7 +27,10 @@ class Store(Protocol):
     """True where several threads may ask at once."""
 
     def url(self, path: str) -> str:
-        """The address of a path, without credentials."""
+        """The address of a path for people: without credentials, on one line."""
+
+    def address(self, path: str) -> str:
+        """The address of a path without credentials, its key as it is."""
 
     def names(self, folder: str) -> tuple[tuple[str, bool], ...]:
         """(name, is it an object?) of everything directly below a folder; empty where there is none."""
