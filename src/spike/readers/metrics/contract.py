@@ -7,6 +7,7 @@ never merges files (merge.py does), and never turns a NaN into nothing.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -95,8 +96,10 @@ class Followable(Protocol):
 
 @dataclass(slots=True)
 class _Cells:
-    steps: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
+    """Sixteen bytes a value: a log may hold a hundred million."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
     digits: int = 0
 
 
@@ -128,7 +131,9 @@ class Table:
         self.num_rows += 1
         step = self._continued(step, values.get("epoch", values.get("Epoch")))
         for name, value in values.items():
-            cells = self._cells.setdefault((name, rank, held_out), _Cells())
+            cells = self._cells.get((name, rank, held_out))
+            if cells is None:
+                cells = self._cells[name, rank, held_out] = _Cells()
             cells.steps.append(step)
             cells.values.append(value)
             if digits is not None:
@@ -168,8 +173,8 @@ class Table:
         columns = tuple(
             Column(
                 name,
-                np.asarray(cells.steps, dtype=np.int64),
-                np.asarray(cells.values, dtype=np.float64),
+                np.frombuffer(cells.steps, dtype=np.int64),
+                np.frombuffer(cells.values, dtype=np.float64),
                 rank,
                 digits or cells.digits or shortest_digits(cells.values),
                 held_out,

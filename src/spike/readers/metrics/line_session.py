@@ -29,14 +29,14 @@ class LineSession:
         at = self._behind_long_line(data, offset, is_end) if self._long_from is not None else 0
         while (end := data.find(b"\n", at)) >= 0:
             self._number += 1
-            self._take_line(Line(self._number, offset + at, data[at:end].rstrip(b"\r"), False, True))
+            self._take_line(Line(self._number, offset + at, data[at:end].rstrip(b"\r")))
             at = end + 1
         if len(data) - at > MAX_LINE_BYTES:
             self._long_from, self._number = offset + at, self._number + 1
             at = self._behind_long_line(data, offset, is_end)
         if is_end and at < len(data):
             self._number += 1
-            self._take_line(Line(self._number, offset + at, data[at:].rstrip(b"\r"), True, False))
+            self._take_line(Line(self._number, offset + at, data[at:].rstrip(b"\r"), is_torn=True))
             at = len(data)
         return at
 

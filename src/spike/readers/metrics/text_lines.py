@@ -1,10 +1,8 @@
-"""Where does each line of a text file start? Lines with their number and byte offset, and whether the last is torn."""
+"""What is a line of a text file? Its number, its byte offset, and whether it is torn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,27 +14,13 @@ class Line:
     offset: int
     """Byte offset of its first byte."""
     raw: bytes
-    is_last: bool
-    ended: bool
-    """False for a last line without its newline: the writer may still be at it."""
+    is_torn: bool = False
+    """True for a last line without its newline: the writer may still be at it."""
 
     @property
     def text(self) -> str:
         """The line as text; bytes that are no UTF-8 are replaced."""
         return self.raw.decode("utf-8", errors="replace")
-
-
-def read_lines(path: Path) -> Iterator[Line]:
-    """Every line of the file. Raises OSError."""
-    with path.open("rb") as stream:
-        offset, number, previous = 0, 0, stream.readline()
-        while previous:
-            number += 1
-            following = stream.readline()
-            ended = previous.endswith(b"\n")
-            yield Line(number, offset, previous.rstrip(b"\r\n"), not following, ended)
-            offset += len(previous)
-            previous = following
 
 
 def first_line(head: bytes) -> str:

@@ -6,9 +6,11 @@ import csv
 from pathlib import Path
 
 from spike.readers.metrics.columns import is_held_out, looks_like_metrics, rank_name, step_name
-from spike.readers.metrics.contract import Parsed, Table, significant_digits
+from spike.readers.metrics.contract import Parsed, Session, Table, significant_digits
+from spike.readers.metrics.line_session import LineSession
 from spike.readers.metrics.numbers import as_step, parse_number
-from spike.readers.metrics.text_lines import Line, looks_binary, read_lines
+from spike.readers.metrics.pieces import read_through
+from spike.readers.metrics.text_lines import Line, looks_binary
 
 
 class Delimited:
@@ -34,31 +36,42 @@ class Delimited:
 
     def read(self, path: Path) -> Parsed:
         """Parse every line; a line with too few or too many cells is torn (last) or damage (middle)."""
-        table = Table(self.format)
-        header: list[str] = []
-        delimiter = ","
-        for line in read_lines(path):
-            if not line.raw.strip():
-                continue
-            if not header:
-                text = line.raw.decode("utf-8-sig", errors="replace")
-                delimiter = _delimiter(text) or ","
-                header = _cells(text, delimiter)
-                continue
-            cells = _cells(line.text, delimiter)
-            if cells == header:
-                continue  # a restarted writer repeats its header
-            if len(cells) != len(header) or b"\0" in line.raw:
-                self._damaged(table, line, len(cells), len(header))
-                continue
-            _add(table, header, cells)
-        return table.parsed()
+        return read_through(self.session(path), path)
 
-    def _damaged(self, table: Table, line: Line, found: int, expected: int) -> None:
-        if line.is_last and not line.ended:
-            table.damage(line.number, line.offset, "the last line is not finished yet", benign=True)
+    def session(self, path: Path) -> Session:
+        """Line by line; the header is remembered."""
+        table = Table(self.format)
+        return LineSession(table, _Rows(table).take)
+
+
+class _Rows:
+    """Lines under the header that came first."""
+
+    def __init__(self, table: Table) -> None:
+        self._table, self._header, self._delimiter = table, list[str](), ","
+
+    def take(self, line: Line) -> None:
+        """Add one line."""
+        if not line.raw.strip():
+            return
+        if not self._header:
+            text = line.raw.decode("utf-8-sig", errors="replace")
+            self._delimiter = _delimiter(text) or ","
+            self._header = _cells(text, self._delimiter)
+            return
+        cells = _cells(line.text, self._delimiter)
+        if cells == self._header:
+            return  # a restarted writer repeats its header
+        if line.is_torn:
+            reason = "the last line is not finished yet: its last cell is not read"
+            self._table.damage(line.number, line.offset, reason, benign=True)
+            if len(cells) == len(self._header):
+                _add(self._table, self._header, [*cells[:-1], ""])
+        elif len(cells) != len(self._header) or b"\0" in line.raw:
+            reason = f"{len(cells)} cells where the header has {len(self._header)}"
+            self._table.damage(line.number, line.offset, "a block of NUL bytes" if b"\0" in line.raw else reason)
         else:
-            table.damage(line.number, line.offset, f"{found} cells where the header has {expected}")
+            _add(self._table, self._header, cells)
 
 
 def _delimiter(header: str) -> str | None:

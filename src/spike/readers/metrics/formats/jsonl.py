@@ -101,7 +101,7 @@ class JsonLines:
             add_row(table, row, table.num_rows + 1)
         elif b"\0" in line.raw:
             table.damage(line.number, line.offset, "a block of NUL bytes, as a crash leaves it")
-        elif line.is_last and not line.ended:
+        elif line.is_torn:
             table.damage(line.number, line.offset, "the last line is not finished yet", benign=True)
         else:
             table.damage(line.number, line.offset, "not a JSON object: " + line.text[:60])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
-from spike.readers.metrics.contract import Parsed, Table, significant_digits
+from spike.readers.metrics.contract import Parsed, Session, Table, significant_digits
+from spike.readers.metrics.line_session import LineSession
 from spike.readers.metrics.numbers import as_step, parse_number
-from spike.readers.metrics.text_lines import read_lines
+from spike.readers.metrics.pieces import read_through
+from spike.readers.metrics.text_lines import Line
 
 _LINE = re.compile(rb"^\d{12,14} \S+ -?\d+\s*$")
 
@@ -24,20 +27,27 @@ class MlflowFiles:
 
     def read(self, path: Path) -> Parsed:
         """The one metric of this file, under its key."""
+        return read_through(self.session(path), path)
+
+    def session(self, path: Path) -> Session:
+        """Line by line, under the key that the path names."""
         table = Table(self.format)
         at = len(path.parts) - 1 - path.parts[::-1].index("metrics")
-        key = "/".join(path.parts[at + 1 :])
-        for line in read_lines(path):
-            cells = line.text.split()
-            value = parse_number(cells[1]) if len(cells) == 3 else None
-            step = as_step(cells[2]) if len(cells) == 3 else None
-            if value is None or step is None:
-                if line.raw.strip():
-                    torn = line.is_last and not line.ended
-                    table.damage(line.number, line.offset, "not `<time> <value> <step>`", benign=torn)
-                continue
-            table.add(step, {key: value}, digits={key: significant_digits(cells[1])})
-        return table.parsed()
+        return LineSession(table, partial(_take, table, "/".join(path.parts[at + 1 :])))
+
+
+def _take(table: Table, key: str, line: Line) -> None:
+    if not line.raw.strip():
+        return
+    cells = line.text.split()
+    value = parse_number(cells[1]) if len(cells) == 3 else None
+    step = as_step(cells[2]) if len(cells) == 3 else None
+    if line.is_torn:
+        table.damage(line.number, line.offset, "the last line is not finished yet", benign=True)
+    elif value is None or step is None:
+        table.damage(line.number, line.offset, "not `<time> <value> <step>`")
+    else:
+        table.add(step, {key: value}, digits={key: significant_digits(cells[1])})
 
 
 READER = MlflowFiles()

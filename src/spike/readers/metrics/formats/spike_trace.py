@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spike.readers.metrics.contract import Parsed, Table
+from spike.readers.metrics.contract import Parsed, Session, Table
 from spike.readers.metrics.formats.jsonl import parse_object
+from spike.readers.metrics.line_session import LineSession
 from spike.readers.metrics.numbers import as_number, as_step
-from spike.readers.metrics.text_lines import read_lines
+from spike.readers.metrics.pieces import read_through
+from spike.readers.metrics.text_lines import Line
 
 SCHEMA = "spike.trace/1"
 _NUMBERS = ("loss", "grad_norm", "update_norm", "param_norm", "loss_scale", "nonfinite_grads", "seconds")
@@ -27,20 +29,36 @@ class SpikeTrace:
 
     def read(self, path: Path) -> Parsed:
         """Every step line; the rank is left out where the job has only one."""
-        table, rank = Table(self.format), None
-        for line in read_lines(path):
-            row = parse_object(line.raw)
-            if row is None:
-                if line.raw.strip():
-                    torn = line.is_last and not line.ended
-                    table.damage(line.number, line.offset, "not a JSON object", benign=torn)
-            elif row.get("t") == "start":
-                rank = as_step(row.get("rank")) if row.get("world") != 1 else None
-            elif row.get("t") == "step":
-                step = as_step(row.get("step"))
-                if step is not None:
-                    table.add(step, _values(row), rank=rank)
-        return table.parsed()
+        return read_through(self.session(path), path)
+
+    def session(self, path: Path) -> Session:
+        """Line by line; the rank is remembered."""
+        table = Table(self.format)
+        return LineSession(table, _Lines(table).take)
+
+
+class _Lines:
+    """Lines behind a start line."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._rank: int | None = None
+
+    def take(self, line: Line) -> None:
+        """Add one line."""
+        row = parse_object(line.raw)
+        if row is None:
+            if line.raw.strip():
+                reason = "the last line is not finished yet" if line.is_torn else "not a JSON object"
+                self._table.damage(line.number, line.offset, reason, benign=line.is_torn)
+        elif row.get("t") == "start":
+            self._rank = as_step(row.get("rank")) if row.get("world") != 1 else None
+        elif row.get("t") == "step":
+            step = as_step(row.get("step"))
+            if step is None:
+                self._table.damage(line.number, line.offset, f"a step line whose step is {row.get('step')!r:.40}")
+            else:
+                self._table.add(step, _values(row), rank=self._rank)
 
 
 def _values(row: dict[str, Any]) -> dict[str, float]:

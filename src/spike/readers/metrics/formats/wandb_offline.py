@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
-from spike.readers.metrics.contract import Parsed, Table
+from spike.readers.metrics.contract import Parsed, Session, Table
 from spike.readers.metrics.formats.jsonl import add_row
+from spike.readers.metrics.pieces import read_through
 from spike.readers.metrics.wire import BYTES, fields
 
 _MAGIC = b":W&B"
@@ -36,51 +36,77 @@ class WandbFile:
 
     def read(self, path: Path) -> Parsed:
         """Every history row. A cut last record is benign; a fragment that fails its checksum is damage."""
-        table = Table(self.format)
-        data = path.read_bytes()
-        for offset, record in _records(table, data):
-            try:
-                row = _history(record)
-            except ValueError as error:
-                table.damage(0, offset, f"a record that is no W&B record: {error}")
-                continue
-            if row:
-                add_row(table, row, table.num_rows + 1)
-        if table.num_rows == 0 and not table.damages:
-            table.damage(0, len(data), "a W&B file without a history record: nothing was logged", benign=True)
-        return table.parsed()
+        return read_through(self.session(path), path)
+
+    def session(self, path: Path) -> Session:
+        """Record by record."""
+        return _Records(Table(self.format))
 
 
-def _records(table: Table, data: bytes) -> Iterator[tuple[int, bytes]]:
-    at, start = _HEADER, _HEADER
-    pieces: list[bytes] = []
-    while at + _FRAGMENT <= len(data):
+class _Records:
+    """The records of a file, piece by piece."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._pieces: list[bytes] = []
+        """Fragments of a record that is not whole yet."""
+        self._start = 0
+        """Where that record begins."""
+        self._go_on_at = _HEADER
+        self._end: int | None = None
+
+    def take(self, data: bytes, offset: int, *, is_end: bool) -> int:
+        """Read every whole fragment."""
+        while (after := self._fragment(data, offset, self._go_on_at)) is not None:
+            self._go_on_at = after
+        used = min(self._go_on_at - offset, len(data))
+        if is_end:
+            self._end = offset + len(data)
+            if any(data[used:]):
+                self._table.damage(0, offset + used, "the last record is not finished yet", benign=True)
+        return used
+
+    def drain(self) -> Parsed:
+        """The rows since the last call."""
+        if self._end is not None and self._table.num_rows == 0 and not self._table.damages:
+            self._table.damage(0, self._end, "a W&B file without a history record: nothing was logged", benign=True)
+        return self._table.drain()
+
+    def _fragment(self, data: bytes, offset: int, at: int) -> int | None:
+        """Byte behind the fragment at `at`; None where it is not whole."""
         left = _BLOCK - at % _BLOCK
         if left < _FRAGMENT:
-            at += left
-            continue
-        check, length, kind = struct.unpack_from("<IHB", data, at)
-        if kind == 0 and length == 0:
-            at += left  # the rest of a block is zeros
-            continue
-        end = at + _FRAGMENT + length
-        if end > len(data):
-            table.damage(0, at, "the last record is not finished yet", benign=True)
-            return
-        body = data[at + _FRAGMENT : end]
+            return at + left if at + left <= offset + len(data) else None
+        if at + _FRAGMENT > offset + len(data):
+            return None
+        check, length, kind = struct.unpack_from("<IHB", data, at - offset)
+        if kind == 0 and length == 0 and check == 0:
+            # The rest of a block is zeros; in a file that is being written they may be a hole that is filled later.
+            return at + left if at + left <= offset + len(data) else None
+        end = at + _FRAGMENT + int(length)
+        if end > offset + len(data):
+            return None
+        body = data[at - offset + _FRAGMENT : end - offset]
         if zlib.crc32(body, zlib.crc32(bytes([kind]))) != check or kind > _LAST:
-            table.damage(0, at, "a record fragment with a wrong checksum; the rest of its block is lost")
-            at, pieces = at + left, []
-            continue
+            self._table.damage(0, at, "a record fragment with a wrong checksum; the rest of its block is lost")
+            self._pieces = []
+            return at + left
         if kind in (_FULL, _FIRST):
-            pieces, start = [], at
-        pieces.append(body)
+            self._pieces, self._start = [], at
+        self._pieces.append(body)
         if kind in (_FULL, _LAST):
-            yield start, b"".join(pieces)
-            pieces = []
-        at = end
-    if at < len(data) and any(data[at:]):
-        table.damage(0, at, "the last record is not finished yet", benign=True)
+            self._record(b"".join(self._pieces))
+            self._pieces = []
+        return end
+
+    def _record(self, record: bytes) -> None:
+        try:
+            row = _history(record)
+        except ValueError as error:
+            self._table.damage(0, self._start, f"a record that is no W&B record: {error}")
+            return
+        if row:
+            add_row(self._table, row, self._table.num_rows + 1)
 
 
 def _history(record: bytes) -> dict[str, object]:
