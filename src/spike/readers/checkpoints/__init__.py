@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 
 from spike.domain.checkpoint import Checkpoint, CheckpointScan, Role
 from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
+from spike.domain.rotation import Resume, Rotation
 from spike.readers.checkpoints.contract import CheckpointReader, Damaged, LazyTensor, OnBytes
 
 __all__ = [
@@ -20,10 +21,13 @@ __all__ = [
     "Damaged",
     "LazyTensor",
     "checksums",
+    "file_checksums",
     "find_checkpoints",
     "inspect_checkpoint",
     "lazy_tensors",
+    "next_deleted",
     "readers",
+    "resumed_from",
     "scan_checkpoint",
     "write_donor",
 ]
@@ -96,6 +100,24 @@ def scan_checkpoint(checkpoint: Checkpoint, on_bytes: OnBytes | None = None) -> 
     return CheckpointScan(checkpoint.path, tuple(result.facts), tuple(dict.fromkeys(result.unreadable)))
 
 
+def next_deleted(checkpoints: Sequence[Checkpoint]) -> tuple[Rotation, ...]:
+    """What the next save of the run deletes or writes over, one answer for each layout and directory.
+
+    By the stack's own rule and the limits that the checkpoints hold; a limit that is stored nowhere is named as an
+    assumption or makes the answer unknown. Looks at names and times beside the checkpoints, reads no tensor.
+    """
+    from spike.readers.checkpoints import _rotation
+
+    return _rotation.next_deleted(checkpoints)
+
+
+def resumed_from(checkpoints: Sequence[Checkpoint]) -> tuple[Resume, ...]:
+    """Which checkpoint the stack itself would load, one answer for each layout and directory that has such a rule."""
+    from spike.readers.checkpoints import _rotation
+
+    return _rotation.resumed_from(checkpoints)
+
+
 TensorKey = tuple[str, str, str]
 """(role, name, moment key)"""
 
@@ -121,6 +143,22 @@ def checksums(
     except (InputUnreadable, OSError):
         return {}
     return {key: mark for key, mark in marks.items() if mark is not None}
+
+
+def file_checksums(
+    checkpoint: Checkpoint, wanted: Mapping[str, Iterable[str]] | None = None
+) -> dict[str, dict[str, tuple[int, int]]]:
+    """File inside the checkpoint -> piece of a tensor -> (bytes, CRC-32), from a bounded, even choice of pieces.
+
+    Unlike `checksums`, the shards of one tensor count apart, so that one file of another save shows. Only the pieces
+    of `wanted` where it is given. Empty where the format stores no checksums or the index is broken.
+    """
+    from spike.readers.checkpoints._marks import marks_by_file
+
+    try:
+        return marks_by_file(Path(checkpoint.path), lazy_tensors(checkpoint), wanted)
+    except (InputUnreadable, OSError):
+        return {}
 
 
 def write_donor(checkpoint: Checkpoint, path: Path, *, parameters: bool, moments: bool) -> None:

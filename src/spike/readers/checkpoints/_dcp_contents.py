@@ -26,8 +26,8 @@ MOMENT_KEYS = frozenset(
 )
 MAX_OBJECT_BYTES = 16 << 20
 MAX_OBJECTS = 20_000
-_OPTIMIZER = re.compile(r"^(?:chained_\d+\.|optim\.)?optim(?:izer)?s?(?:_states?)?\b(?:\.[\w-]+)*?\.state\.(.+)$")
-_GROUPS = re.compile(r"^(?:optim\.)?optim(?:izer)?s?(?:_states?)?\b.*?\.param_groups\.(.+)$")
+_OPTIMIZER = re.compile(r"^(?:chained_\d+\.|optim\.)?optim(?:izer)?s?(?:_states?|_\d+)?\b(?:\.[\w-]+)*?\.state\.(.+)$")
+_GROUPS = re.compile(r"^(?:optim\.)?optim(?:izer)?s?(?:_states?|_\d+)?\b.*?\.param_groups\.(.+)$")
 _OTHER = re.compile(
     r"^(train_state|train|lr_schedulers?|schedulers?|dataloader|data_loader|rng|optim|rerun|common|ema)", re.I
 )

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from spike.readers.checkpoints._bytes import Boxes, FileRange, Joined
 from spike.readers.checkpoints._dcp import SliceBytes
-from spike.readers.checkpoints.contract import ByteSource
+from spike.readers.checkpoints.contract import ByteSource, LazyTensor
+
+MAX_FILES = 64
+MAX_PIECES = 512
+"""Pieces looked up in one checkpoint, evenly over its files; each costs a small read."""
+TELLING_BYTES = 64
+"""Smaller pieces (counters, scalars) are equal in two checkpoints by chance."""
+
+FileMarks = dict[str, dict[str, tuple[int, int]]]
+"""File inside the checkpoint -> piece of a tensor -> (bytes, checksum)."""
 
 
 def mark_of(data: ByteSource) -> tuple[int, int] | None:
@@ -24,3 +36,35 @@ def mark_of(data: ByteSource) -> tuple[int, int] | None:
         if all(marks):
             return data.nbytes, zlib.crc32(repr(marks).encode())
     return None
+
+
+def marks_by_file(root: Path, tensors: Iterable[LazyTensor], wanted: Mapping[str, Iterable[str]] | None) -> FileMarks:
+    """The checksums of the pieces of tensors that each file holds; only the pieces of `wanted`, where given."""
+    pieces: dict[str, dict[str, ByteSource]] = defaultdict(dict)
+    for tensor in tensors:
+        for place, path, source in _pieces(tensor.data):
+            if source.nbytes > TELLING_BYTES:
+                name = f"{tensor.role.value} {tensor.name} {tensor.key} {place}"
+                pieces[path.relative_to(root).as_posix() if path != root else path.name][name] = source
+    files = list(pieces)[:: max(1, len(pieces) // MAX_FILES)] if wanted is None else [f for f in pieces if f in wanted]
+    each = max(2, MAX_PIECES // max(1, len(files)))
+    marks: FileMarks = {}
+    for file in files:
+        names = list(pieces[file]) if wanted is None else [name for name in wanted[file] if name in pieces[file]]
+        found = {name: mark_of(pieces[file][name]) for name in names[:: max(1, len(names) // each)]}
+        marks[file] = {name: mark for name, mark in found.items() if mark is not None}
+    return marks
+
+
+def _pieces(data: ByteSource) -> Iterator[tuple[str, Path, ByteSource]]:
+    """(place in the tensor, file, bytes) of everything that a tensor is put together from."""
+    if isinstance(data, FileRange):
+        yield "", data.path, data
+    elif isinstance(data, SliceBytes):
+        yield "", data.piece.path, data
+    elif isinstance(data, Joined):
+        for number, part in enumerate(data.parts):
+            yield from ((f"{number}{place}", path, source) for place, path, source in _pieces(part))
+    elif isinstance(data, Boxes):
+        for offsets, _, part in data.boxes:
+            yield from ((f"{offsets}{place}", path, source) for place, path, source in _pieces(part))

@@ -64,17 +64,20 @@ class Parts:
         """The file's name inside the checkpoint."""
         return path.relative_to(self.root).as_posix()
 
-    def add(self, path: Path) -> None:
-        """Read one file of a kind that its name tells; damage is remembered, not raised."""
+    def add(self, path: Path) -> TorchFile | None:
+        """Read one file of a kind that its name tells; damage is remembered, not raised.
+
+        The objects of a torch file, None where there are none to be had.
+        """
         self.used.add(self.name(path))
         try:
-            if path.suffix == ".safetensors":
-                self.add_safetensors(path)
-            else:
-                self.add_torch(path)
+            if path.suffix != ".safetensors":
+                return self.add_torch(path)
+            self.add_safetensors(path)
         except InputUnreadable as error:
             damage = error if isinstance(error, Damaged) else Damaged(error.message, Integrity.CORRUPT)
             self.damages.append(damage)
+        return None
 
     def add_safetensors(self, path: Path, role: Role = Role.PARAMETER) -> None:
         """Tensors of a safetensors file; shards of one tensor in several files wait for `join_shards`."""

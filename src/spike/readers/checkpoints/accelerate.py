@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spike.domain.checkpoint import Integrity, Role
+from spike.domain.checkpoint import Checkpoint, Integrity, Role
+from spike.domain.rotation import Rotation, beyond, inferred_keep
 from spike.readers.checkpoints._describe import step_counter
 from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts, check_ranks, check_shards
+from spike.readers.checkpoints._rotation import directories, highest
 from spike.readers.checkpoints.contract import NAMED_STACK, Damaged
 from spike.readers.checkpoints.dcp import read_dcp
 
@@ -20,6 +22,7 @@ _RANDOM = re.compile(r"^random_states_(\d+)\.pkl$")
 _MODEL = re.compile(r"^(model|pytorch_model)(_\d+)?(-\d+-of-\d+)?\.(safetensors|bin)$")
 _OTHER = re.compile(r"^(optimizer|scheduler|sampler|dl_state_dict|custom_checkpoint)(_\d+)?\.(bin|pkl)$|^scaler\.pt$")
 _OPTIMIZER = re.compile(r"^optimizer(_\d+)?(\.bin)?$")
+_DIRECTORY = re.compile(r"^checkpoint_(\d+)$")
 _SHARDED = re.compile(r"^(pytorch_model_fsdp|optimizer)_\d+$")
 
 
@@ -50,6 +53,27 @@ class Accelerate(DirectoryReader):
             parts.notes.append("has no optimizer file: nothing in it tells a save that was cut off from one without")
         counted = step_counter(parts.contents)
         parts.contents.step = int(counted) if counted is not None and counted.is_integer() else parts.contents.step
+
+    def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
+        """Before a save the lowest numbers go, so a crash in the save leaves one less."""
+        directory = str(Path(group[0].path).parent)
+        found = directories(directory, _DIRECTORY)
+        if not found:
+            return Rotation(self.layout, directory, "saves to a directory of one's own choice are not rotated")
+        rule = "BEFORE the next save the lowest numbers beyond total_limit go"
+        keep = inferred_keep([number for number, _ in found], first=0)
+        gone = beyond([str(path) for _, path in found], (keep or len(found)) - 1)
+        if keep is not None:
+            assumes = f"total_limit is {keep}, as the numbers that are gone say (it is stored nowhere)"
+        else:
+            assumes = "total_limit is set and reached (it is stored nowhere)"
+        return Rotation(self.layout, directory, rule, gone, assumes=assumes)
+
+    def latest(self, group: tuple[Checkpoint, ...]) -> tuple[str, str]:
+        """The highest number, whole or not; a directory of one's own is loaded by its name."""
+        directory = str(Path(group[0].path).parent)
+        found = highest(directory, _DIRECTORY)
+        return found or group[-1].path, "the highest checkpoint_<i>, whole or not" if found else "the one that is named"
 
     def knows(self, name: str) -> bool:
         """JSON of the model's configuration, and the data files of sharded parts."""

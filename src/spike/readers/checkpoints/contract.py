@@ -112,7 +112,12 @@ OnBytes = Callable[[int], None]
 
 
 class CheckpointReader(Protocol):
-    """One layout."""
+    """One layout.
+
+    Two more methods are optional, both about checkpoints of this layout in one directory, oldest first:
+    `rotation(group) -> Rotation` is what the next save does to them, `latest(group) -> (path, rule)` which one the
+    stack would load.
+    """
 
     layout: str
     """Its name in `Checkpoint.layout`."""

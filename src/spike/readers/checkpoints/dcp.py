@@ -6,13 +6,22 @@ the old one until its end: a data file written after the marker means that such 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from spike.domain.checkpoint import Checkpoint
+from spike.domain.rotation import Rotation, beyond, inferred_keep
 from spike.readers.checkpoints._dcp import METADATA, read_index, tiling
 from spike.readers.checkpoints._dcp_contents import contents_of
 from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import TORCH_SUFFIXES, Parts
+from spike.readers.checkpoints._rotation import directories, highest
 from spike.readers.checkpoints.contract import GENERIC_DIRECTORY, Damaged
+
+_TITAN = re.compile(r"^step-(\d+)$")
+DEFAULT_KEEP = 10
+"""torchtitan's keep_latest_k. (torchtitan/components/checkpoint.py)"""
+_NOT_STORED = "how many the application keeps is stored nowhere"
 
 
 class Dcp(DirectoryReader):
@@ -33,6 +42,26 @@ class Dcp(DirectoryReader):
                 parts.add(file)
             elif file.suffix == ".json" and file.name != "metadata.json":
                 parts.add_json(file, file.stem)
+
+    def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
+        """torchtitan's rule for step-<N>; the format itself deletes nothing."""
+        directory = str(Path(group[0].path).parent)
+        found = directories(directory, _TITAN)
+        if not found:
+            return Rotation(self.layout, directory, "DCP deletes nothing: the application decides", unknown=_NOT_STORED)
+        rule = "torchtitan, keep_latest_k: after a save the lowest steps go by name, unfinished ones count"
+        keep = inferred_keep([number for number, _ in found])
+        gone = beyond([*(str(path) for _, path in found), "the next one"], keep or DEFAULT_KEEP)
+        if keep is not None:
+            assumes = f"keep_latest_k is {keep}, as the steps that are gone say (it is stored nowhere)"
+        else:
+            assumes = f"keep_latest_k has its default of {DEFAULT_KEEP} (it is stored nowhere)"
+        return Rotation(self.layout, directory, rule, gone, assumes=assumes)
+
+    def latest(self, group: tuple[Checkpoint, ...]) -> tuple[str, str]:
+        """torchtitan's rule; elsewhere the application decides, the newest is a guess that is right for most."""
+        directory = str(Path(group[0].path).parent)
+        return highest(directory, _TITAN, ".metadata") or group[-1].path, "the highest step with a .metadata"
 
     def knows(self, name: str) -> bool:
         """Data files and indexes."""

@@ -11,7 +11,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from spike.domain.checkpoint import Integrity, Role
+from spike.domain.checkpoint import Checkpoint, Integrity, Role
+from spike.domain.rotation import Rotation
 from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts
 from spike.readers.checkpoints.contract import NAMED_STACK, Damaged, LazyTensor
@@ -48,6 +49,19 @@ class DeepSpeed(DirectoryReader):
             parts.contents.present.add("optimizer")
         _check_partitions(parts, names)
         _check_latest(parts)
+
+    def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
+        """Nothing is deleted; a save under a tag that is there writes over it."""
+        return Rotation(self.layout, str(Path(group[0].path).parent), "DeepSpeed deletes nothing by itself")
+
+    def latest(self, group: tuple[Checkpoint, ...]) -> tuple[str, str]:
+        """What `latest` names."""
+        file = Path(group[0].path).parent / LATEST
+        named = file.read_text(errors="replace").strip()[:256] if file.is_file() else ""
+        is_there = bool(named) and "/" not in named and (file.parent / named).is_dir()
+        return str(
+            file.parent / named
+        ) if is_there else "", f"what the file `latest` names ({named or 'it is not there'})"
 
     def knows(self, name: str) -> bool:
         """The converter scripts that DeepSpeed copies in; they are never run."""

@@ -11,12 +11,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from spike.domain.checkpoint import Integrity
+from spike.domain.checkpoint import Checkpoint, Integrity
 from spike.domain.errors import InputUnreadable
+from spike.domain.rotation import Rotation, beyond
 from spike.readers.checkpoints._contents import as_mapping, flatten, number
 from spike.readers.checkpoints._describe import step_counter
 from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts, check_ranks, check_shards, read_json
+from spike.readers.checkpoints._rotation import directories, highest, limit_of, setting
 from spike.readers.checkpoints._torch_file import read_torch_file
 from spike.readers.checkpoints.contract import NAMED_STACK, Damaged
 from spike.readers.checkpoints.dcp import read_dcp
@@ -77,6 +79,29 @@ class HfTrainer(DirectoryReader):
     def knows(self, name: str) -> bool:
         """What else the Trainer saves beside the state: tokenizers, settings, sharded data files."""
         return _KNOWN.match(name) is not None or name.endswith((".distcp", ".metadata"))
+
+    def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
+        """After a save the oldest by time go, by number where all times lie within a second; the best stays."""
+        directory = str(Path(group[0].path).parent)
+        stored, limit = limit_of(group, "training_args.save_total_limit")
+        if not stored:
+            why = "training_args.bin is not there to tell save_total_limit"
+            return Rotation(
+                self.layout, directory, "after a save, the oldest by time beyond save_total_limit", unknown=why
+            )
+        if limit is None or limit <= 0:
+            return Rotation(self.layout, directory, "save_total_limit is not set: the Trainer keeps all")
+        ordered = [str(path) for path in by_time([path for _, path in directories(directory, _DIRECTORY)])]
+        best = _best(group[-1])
+        gone = beyond(
+            [*ordered, "the next one"], limit, {"the next one", *(p for p in ordered if Path(p).name == best)}
+        )
+        rule = f"save_total_limit={limit}: after the next save the oldest by time beyond {limit} go"
+        return Rotation(self.layout, directory, rule + (f", never the best one, {best}" if best else ""), gone)
+
+    def latest(self, group: tuple[Checkpoint, ...]) -> tuple[str, str]:
+        """The highest number, whole or not."""
+        return highest(str(Path(group[0].path).parent), _DIRECTORY), "the highest checkpoint-<step>, whole or not"
 
     def _training_args(self, parts: Parts, path: Path) -> dict[Any, Any]:
         """The attributes of the pickled TrainingArguments, as data."""
@@ -140,6 +165,23 @@ def _check_counts(parts: Parts) -> None:
             f"mixed generations? optimizer counts {counted:g} updates and scheduler.pt {scheduled:g} steps, which the "
             "Trainer moves together"
         )
+
+
+def by_time(folders: list[Path]) -> list[Path]:
+    """The Trainer's order of age: by the directories' times, by number where those lie within a second."""
+    times = {folder: folder.stat().st_mtime for folder in folders}
+    if not times or max(times.values()) - min(times.values()) < 1.0:
+        return folders
+    return sorted(folders, key=lambda folder: (times[folder], str(folder)))
+
+
+def _best(checkpoint: Checkpoint) -> str:
+    """Name of the directory that the newest state calls the best, "" where there is none."""
+    try:
+        best = setting(checkpoint, "trainer_state.best_model_checkpoint")
+    except (KeyError, ValueError):
+        return ""
+    return Path(best).name if isinstance(best, str) else ""
 
 
 READER = HfTrainer()

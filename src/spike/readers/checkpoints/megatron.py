@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spike.domain.checkpoint import Integrity
+from spike.domain.checkpoint import Checkpoint, Integrity
+from spike.domain.rotation import Rotation
 from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts
+from spike.readers.checkpoints._rotation import limit_of
 from spike.readers.checkpoints.contract import NAMED_STACK, Damaged
 
 _RANK = re.compile(r"^mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?$")
@@ -41,6 +43,14 @@ class Megatron(DirectoryReader):
         _check_grid(parts, [match for folder in folders if (match := _RANK.match(folder.name))])
         check_tracker(parts, parts.root)
 
+    def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
+        """See `tracked_rotation`."""
+        return tracked_rotation(self.layout, group)
+
+    def latest(self, group: tuple[Checkpoint, ...]) -> tuple[str, str]:
+        """What the tracker file names."""
+        return tracked(Path(group[0].path).parent), f"what {TRACKER} names"
+
 
 def _check_grid(parts: Parts, matches: list[re.Match[str]]) -> None:
     """Tensor ranks times pipeline ranks must be there; the stored arguments say how many there are of each."""
@@ -68,6 +78,30 @@ def check_tracker(parts: Parts, path: Path) -> None:
         parts.notes.append(f"{TRACKER} still names {int(text)}: this save may not have been finished")
     elif text.isdecimal() and int(text) == int(step[1]):
         parts.note_times(tracker, [path / name for name in parts.used])
+
+
+def tracked(directory: Path) -> str:
+    """The checkpoint that the tracker file names, "" where there is none."""
+    tracker = directory / TRACKER
+    text = tracker.read_text(errors="replace").strip()[:64] if tracker.is_file() else ""
+    path = directory / (f"iter_{int(text):07d}" if text.isdecimal() else text)
+    return str(path) if text in ("release", *filter(str.isdecimal, [text])) and path.is_dir() else ""
+
+
+def tracked_rotation(layout: str, group: tuple[Checkpoint, ...]) -> Rotation:
+    """With save_retain_interval the iteration that was tracked before goes after a save, unless it is a multiple."""
+    directory = Path(group[0].path).parent
+    stored, interval = limit_of(group, "args.save_retain_interval")
+    if not stored:
+        why = "the stored arguments do not tell save_retain_interval"
+        return Rotation(layout, str(directory), "save_retain_interval decides", unknown=why)
+    if interval is None or interval <= 0:
+        return Rotation(layout, str(directory), "save_retain_interval is not set: Megatron keeps all")
+    path = tracked(directory)
+    step = re.search(r"(\d+)$", path)
+    rule = f"save_retain_interval={interval}: after the next save the one tracked before goes, unless it is a multiple"
+    is_kept = step is None or int(step[1]) % interval == 0 or Path(path).is_symlink()
+    return Rotation(layout, str(directory), rule, () if is_kept else (path,))
 
 
 READER = Megatron()

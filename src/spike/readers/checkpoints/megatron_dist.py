@@ -10,13 +10,14 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from spike.domain.checkpoint import Integrity
+from spike.domain.checkpoint import Checkpoint, Integrity
+from spike.domain.rotation import Rotation
 from spike.readers.checkpoints._dcp import METADATA
 from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import TORCH_SUFFIXES, Parts, read_json
 from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged
 from spike.readers.checkpoints.dcp import read_dcp
-from spike.readers.checkpoints.megatron import check_tracker
+from spike.readers.checkpoints.megatron import TRACKER, check_tracker, tracked, tracked_rotation
 
 MARKER = "metadata.json"
 INTEGRITY = "integrity.json"
@@ -51,6 +52,14 @@ class MegatronDist(DirectoryReader):
     def knows(self, name: str) -> bool:
         """Data files, indexes, marker and digests."""
         return name.endswith((".distcp", ".metadata", MARKER, INTEGRITY))
+
+    def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
+        """See `tracked_rotation`."""
+        return tracked_rotation(self.layout, group)
+
+    def latest(self, group: tuple[Checkpoint, ...]) -> tuple[str, str]:
+        """What the tracker file names."""
+        return tracked(Path(group[0].path).parent), f"what {TRACKER} names"
 
     def finish(self, path: Path, checked: Checked) -> Iterator[tuple[str, str]]:
         """Also files against the digests that Megatron stored."""

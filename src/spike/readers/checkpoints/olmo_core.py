@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spike.domain.checkpoint import Integrity
+from spike.domain.checkpoint import Checkpoint, Integrity
+from spike.domain.rotation import Rotation
 from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import Parts, check_ranks
+from spike.readers.checkpoints._rotation import highest, setting
 from spike.readers.checkpoints.contract import NAMED_STACK, Damaged
 from spike.readers.checkpoints.dcp import read_dcp
 
 MARKER = ".metadata.json"
+_DIRECTORY = re.compile(r"^step(\d+)$")
 _RANK = re.compile(r"^rank(\d+)\.pt$")
 
 
@@ -51,6 +54,16 @@ class OlmoCore(DirectoryReader):
         """Data files and indexes."""
         return name.endswith((".distcp", ".metadata"))
 
+    def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
+        """Checkpoints that call themselves ephemeral go at the next save, those of an earlier start included."""
+        rule = "ephemeral checkpoints go at the next save, those of an earlier start included; permanent ones stay"
+        gone = tuple(checkpoint.path for checkpoint in group if _is_ephemeral(checkpoint))
+        return Rotation(self.layout, str(Path(group[0].path).parent), rule, gone)
+
+    def latest(self, group: tuple[Checkpoint, ...]) -> tuple[str, str]:
+        """The highest step that has the marker."""
+        return highest(str(Path(group[0].path).parent), _DIRECTORY, MARKER), f"the highest step<N> with {MARKER}"
+
     def _marker(self, parts: Parts, ranks: list[Path]) -> None:
         marker = parts.root / MARKER
         if not marker.is_file():
@@ -68,6 +81,13 @@ def _check_world(parts: Parts, num_ranks: int) -> None:
         parts.damages.append(
             Damaged(f"train states of {world - num_ranks} of {world} ranks are missing", Integrity.TORN)
         )
+
+
+def _is_ephemeral(checkpoint: Checkpoint) -> bool:
+    try:
+        return setting(checkpoint, "metadata.ephemeral") is True
+    except (KeyError, ValueError):
+        return False
 
 
 READER = OlmoCore()

@@ -5,13 +5,16 @@ Refuses to run anything: the pickle inside is read as data, and the zip around i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from spike.domain.checkpoint import Checkpoint, Integrity
 from spike.domain.errors import InputUnreadable
+from spike.domain.rotation import Rotation
 from spike.readers.checkpoints._contents import Contents, interpret
 from spike.readers.checkpoints._describe import describe, foreign_note
+from spike.readers.checkpoints._rotation import UNKNOWN_RULE
 from spike.readers.checkpoints._torch_file import TorchFile, is_legacy, read_legacy_file, read_torch_file
 from spike.readers.checkpoints._zip import is_zip, mismatches
 from spike.readers.checkpoints.contract import GENERIC_FILE, Checked, Damaged, LazyTensor
@@ -57,6 +60,18 @@ class TorchZip:
         archive = read_any(path).archive
         if archive is not None:
             yield from mismatches(archive, checked, path.name)
+
+    def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
+        """A file whose name counts nothing is written again and again, as nanoGPT's ckpt.pt is."""
+        directory = str(Path(group[0].path).parent)
+        fixed = [checkpoint for checkpoint in group if not re.search(r"\d", Path(checkpoint.path).stem)]
+        if not fixed:
+            return Rotation(self.layout, directory, UNKNOWN_RULE, unknown="nothing in the files tells")
+        is_nanogpt = all("iter_num" in dict(checkpoint.scalars) for checkpoint in fixed)
+        rule = "a name that counts nothing: the next save writes to it in place"
+        assumes = "" if is_nanogpt else "the script saves to this name again"
+        paths = tuple(checkpoint.path for checkpoint in fixed)
+        return Rotation(self.layout, directory, rule, paths, is_overwritten=True, assumes=assumes)
 
 
 def read_any(path: Path) -> TorchFile:
