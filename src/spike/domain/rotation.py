@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +77,5 @@ def inferred_keep(numbers: Sequence[int], first: int | None = None) -> int | Non
     if len(ordered) < 2:
         return None
     interval = ordered[1] - ordered[0]
-    regular = all(b - a == interval for a, b in zip(ordered, ordered[1:], strict=False))
+    regular = all(b - a == interval for a, b in pairwise(ordered))
     return len(ordered) if regular and ordered[0] > interval and ordered[0] % interval == 0 else None

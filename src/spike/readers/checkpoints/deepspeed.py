@@ -59,9 +59,7 @@ class DeepSpeed(DirectoryReader):
         file = Path(group[0].path).parent / LATEST
         named = file.read_text(errors="replace").strip()[:256] if file.is_file() else ""
         is_there = bool(named) and "/" not in named and (file.parent / named).is_dir()
-        return str(
-            file.parent / named
-        ) if is_there else "", f"what the file `latest` names ({named or 'it is not there'})"
+        return str(file.parent / named) if is_there else "", f"what `latest` names: {named or 'it is not there'}"
 
     def knows(self, name: str) -> bool:
         """The converter scripts that DeepSpeed copies in; they are never run."""

@@ -86,16 +86,12 @@ class HfTrainer(DirectoryReader):
         stored, limit = limit_of(group, "training_args.save_total_limit")
         if not stored:
             why = "training_args.bin is not there to tell save_total_limit"
-            return Rotation(
-                self.layout, directory, "after a save, the oldest by time beyond save_total_limit", unknown=why
-            )
+            return Rotation(self.layout, directory, "save_total_limit decides", unknown=why)
         if limit is None or limit <= 0:
             return Rotation(self.layout, directory, "save_total_limit is not set: the Trainer keeps all")
         ordered = [str(path) for path in by_time([path for _, path in directories(directory, _DIRECTORY)])]
-        best = _best(group[-1])
-        gone = beyond(
-            [*ordered, "the next one"], limit, {"the next one", *(p for p in ordered if Path(p).name == best)}
-        )
+        best, coming = _best(group[-1]), "the next one"
+        gone = beyond([*ordered, coming], limit, {coming, *(path for path in ordered if Path(path).name == best)})
         rule = f"save_total_limit={limit}: after the next save the oldest by time beyond {limit} go"
         return Rotation(self.layout, directory, rule + (f", never the best one, {best}" if best else ""), gone)
 

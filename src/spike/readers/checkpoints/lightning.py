@@ -99,23 +99,19 @@ class Lightning(DirectoryReader):
         directory = str(Path(group[0].path).parent)
         saved = [c for c in group if not Path(c.path).name.startswith("last")]
         newest = max(saved or group, key=lambda c: c.mtime_ns)
-        monitor, best, worst = (
-            _remembered(newest, key) for key in ("monitor", "best_model_path", "kth_best_model_path")
-        )
+        monitor, best = _remembered(newest, "monitor"), _remembered(newest, "best_model_path")
         if monitor is None and best is None:
             return Rotation(self.layout, directory, "save_top_k decides", unknown="no ModelCheckpoint left its state")
         if monitor:
-            return self._by_value(directory, saved, newest, str(monitor), str(worst or ""))
+            return self._by_value(directory, saved, newest, str(monitor))
         rule = "save_top_k, nothing monitored: after the next save the one before it goes"
         if len(saved) > 1:
             return Rotation(self.layout, directory, "save_top_k=-1, as the older ones that are there say: all are kept")
         return Rotation(self.layout, directory, rule, (newest.path,), assumes="save_top_k is 1 (it is stored nowhere)")
 
-    def _by_value(
-        self, directory: str, saved: list[Checkpoint], newest: Checkpoint, monitor: str, worst: str
-    ) -> Rotation:
+    def _by_value(self, directory: str, saved: list[Checkpoint], newest: Checkpoint, monitor: str) -> Rotation:
         rule = f"save_top_k by {monitor!r}: once k are kept, a better save deletes the worst of them"
-        kept = _remembered(newest, "num_best")
+        kept, worst = _remembered(newest, "num_best"), str(_remembered(newest, "kth_best_model_path") or "")
         # With save_top_k=-1 the list grows at every save; a list that an older file already had is full.
         is_full = any(c is not newest and _remembered(c, "num_best") == kept for c in saved)
         path = Path(directory) / Path(worst).name
