@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spike.actions.remote_logs import copied_logs, named_by_address
 from spike.domain.detect import detect
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.incident import Detection, Incident, Severity
+from spike.domain.remote import is_url
 from spike.domain.run import Run
 from spike.domain.signals import LOSS, Signals
 from spike.readers.metrics import find_metric_files, read_signals
@@ -55,7 +57,10 @@ def detect_run(run: Run) -> tuple[Signals, Detection]:
     Raises InputUnreadable where nothing could be read.
     """
     base = Path(run.directory)
-    signals = read_signals(metric_paths(run), base=base, columns=dict(run.columns))
+    with copied_logs(run) as logs:
+        paths = [*_local_paths(run), *(log.path for log in logs)]
+        found = read_signals(paths, base=base, columns=dict(run.columns))
+    signals = named_by_address(found, logs, base)
     return signals, detect(signals, constants=dict(run.detect))
 
 
@@ -122,18 +127,29 @@ def runs_payload(found: Sequence[RunDetection]) -> dict[str, Any]:
 def metric_paths(run: Run) -> list[Path]:
     """The metric files or directories of a described run: the named ones, else its directory.
 
-    Raises InputUnreadable where the description names some and none exists.
+    Raises InputUnreadable where the description names some and none exists, SpikeError where it names an object store:
+    an object cannot be followed.
     """
+    if any(is_url(name) for name in run.metrics):
+        raise SpikeError(
+            "spike.yaml names metrics in an object store, which is read once and cannot be followed",
+            hint="spike detect, or name a file that the run writes: spike watch FILE",
+        )
+    return _local_paths(run)
+
+
+def _local_paths(run: Run) -> list[Path]:
     base = Path(run.directory)
     if not run.metrics:
         return [base]
+    names = [name for name in run.metrics if not is_url(name)]
     paths: list[Path] = []
-    for name in run.metrics:
+    for name in names:
         matches = sorted(base.glob(name)) if any(mark in name for mark in "*?[") else [base / name]
         paths += [path for path in matches if path.exists()]
-    if not paths:
+    if names and not paths:
         raise InputUnreadable(
-            f"spike.yaml names the metrics {', '.join(run.metrics)}, and none of them exists in {run.directory}",
+            f"spike.yaml names the metrics {', '.join(names)}, and none of them exists in {run.directory}",
             hint="correct `metrics:` in spike.yaml, or leave it out",
         )
     return paths

@@ -34,9 +34,9 @@ class Run:
     launch: str = ""
     """The training command, with {checkpoint}, {step} and {workdir}; empty where only logs are known."""
     checkpoints: str = ""
-    """Pattern relative to `directory` with {step}; empty: found by layout."""
+    """Pattern relative to `directory` with {step}, or an address (`s3://bucket/step-{step}`); empty: by layout."""
     metrics: tuple[str, ...] = ()
-    """Files or directories relative to `directory`; empty: found by themselves."""
+    """Files or directories relative to `directory`, or addresses; empty: found by themselves."""
     code: str = ""
     """The directory of the training code (a git work tree where there is one); empty: `directory`."""
     cwd: str = ""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from spike.domain.redaction import REDACTED, is_secret_name, redact, redact_counted
+from spike.domain.remote import is_url, safe_url
 from spike.domain.run import Run
 
 __all__ = ["REDACTED", "redact", "redact_command", "redact_counted", "redact_pairs", "redact_run"]
@@ -40,6 +41,8 @@ def redact_run(run: Run) -> Run:
         run,
         launch=redact(run.launch),
         holdout=redact(run.holdout),
+        checkpoints=safe_url(run.checkpoints) if is_url(run.checkpoints) else run.checkpoints,
+        metrics=tuple(safe_url(name) if is_url(name) else name for name in run.metrics),
         env=redact_pairs(run.env),
         knobs=tuple((name, redact(value)) for name, value in run.knobs),
     )

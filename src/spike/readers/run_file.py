@@ -9,11 +9,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from spike.domain.errors import ExitCode, SpikeError
+from spike.domain.remote import has_login, is_url
 from spike.domain.run import Limits, Prices, Run
 
 FILE_NAME = "spike.yaml"
 MAX_BYTES = 1 << 20
 """A description longer than this is not one that a person wrote."""
+
+
+_KEYLESS = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "cos", "r2"))
+"""Schemes whose addresses begin with a bucket: a user name there is a key that somebody pasted."""
 
 
 class _Section(BaseModel):
@@ -54,6 +59,20 @@ class _RunFile(_Section):
     def _one_or_many(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
+    @field_validator("checkpoints")
+    @classmethod
+    def _readable_address(cls, value: str) -> str:
+        if not is_url(value):
+            return value
+        if value.count("{step}") != 1:
+            raise ValueError("an address has to hold {step} once, like s3://bucket/run/step-{step}")
+        return _without_login(value)
+
+    @field_validator("metrics")
+    @classmethod
+    def _readable_addresses(cls, values: list[str]) -> list[str]:
+        return [_without_login(value) for value in values]
+
     @field_validator("env", "knobs", mode="before")
     @classmethod
     def _texts(cls, value: Any) -> Any:
@@ -61,6 +80,14 @@ class _RunFile(_Section):
         if isinstance(value, dict):
             return {key: str(item) if isinstance(item, int | float) else item for key, item in value.items()}
         return value
+
+
+def _without_login(address: str) -> str:
+    """The address; a bucket's key has no place in it, and the message does not repeat it."""
+    scheme = address.partition("://")[0]
+    if is_url(address) and has_login(address) and scheme in _KEYLESS:
+        raise ValueError(f"credentials do not belong into a {scheme}:// address: give them in the environment")
+    return address
 
 
 def locate(path: Path) -> Path:

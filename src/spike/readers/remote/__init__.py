@@ -7,7 +7,7 @@ them passes through here. Reads only.
 
 from __future__ import annotations
 
-from spike.readers.remote._find import find_stored, list_below
+from spike.readers.remote._find import find_objects, find_stored, list_below
 from spike.readers.remote._open import open_store
 from spike.readers.remote._steady import as_it_is, refuse_change, usable_objects
 from spike.readers.remote._stream import read_blocks
@@ -17,6 +17,7 @@ __all__ = [
     "Store",
     "StoreUnavailable",
     "as_it_is",
+    "find_objects",
     "find_stored",
     "list_below",
     "open_store",

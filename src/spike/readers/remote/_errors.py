@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 """Before each new attempt; backends retry for themselves inside of one attempt already."""
+FURTHER_BYTES = 1 << 16
+"""A connection that brought so much before it broke was worth its while: a bad line is slow, and not the end."""
 CHANGED = "changed while it was read"
 _PASSING = frozenset(
     (
@@ -62,18 +64,21 @@ def code_of(error: BaseException) -> str:
     return ""
 
 
-def asking(url: str, ask: Callable[[], T], *, what: str = "") -> T:
+def asking(url: str, ask: Callable[[], T], *, what: str = "", how_far: Callable[[], int] = lambda: 0) -> T:
     """Ask the store, again after a pause where that may help; the last error becomes one for the operator.
 
-    `FileNotFoundError` passes through: whether it matters is for the caller to say. `what` says what was asked for.
+    `FileNotFoundError` passes through: whether it matters is for the caller to say. `what` says what was asked for;
+    attempts after which `how_far` has grown by `FURTHER_BYTES` are not counted.
     """
-    attempts = 0
+    attempts, reached = 0, how_far()
     while True:
         try:
             return ask()
         except (FileNotFoundError, SpikeError):
             raise
         except Exception as error:
+            if how_far() >= reached + FURTHER_BYTES:
+                attempts, reached = 0, how_far()
             if not is_passing(error) or attempts >= len(PAUSES_S):
                 raise translated(error, url, what, attempts + 1) from error
             time.sleep(PAUSES_S[attempts])

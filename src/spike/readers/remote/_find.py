@@ -32,6 +32,18 @@ def find_stored(store: Store) -> tuple[StoredCheckpoint, ...]:
     return tuple(sorted((c for c in found if c.objects), key=lambda c: (c.step, c.path)))
 
 
+def find_objects(store: Store) -> tuple[StoredObject, ...]:
+    """Every object that the store's address names: itself, those below it, those that match its wildcards."""
+    parts = store.root.split("/")
+    first = next((i for i, part in enumerate(parts) if _is_pattern(part)), len(parts))
+    found: dict[str, StoredObject] = {}
+    for path, _, _ in _descend(store, "/".join(parts[:first]), parts[first:], 0, False):
+        single = store.head(path)
+        objects = (single,) if single is not None else _of(store.below(path), path)
+        found |= {o.path: o for o in objects}
+    return tuple(found.values())
+
+
 def list_below(store: Store, checkpoint: StoredCheckpoint) -> tuple[StoredObject, ...]:
     """The objects of a generation as they are now."""
     if not checkpoint.is_single:

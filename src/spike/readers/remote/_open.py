@@ -130,15 +130,14 @@ def described(path: str, row: dict[str, Any]) -> StoredObject:
 
 
 def nanoseconds(when: object) -> int:
-    """A backend's time as Unix nanoseconds; 0 for what is none."""
+    """A backend's time as Unix nanoseconds, to the microsecond; 0 for what is none."""
     if isinstance(when, str):
         try:
             when = datetime.fromisoformat(when)
         except ValueError:
             return 0
-    if isinstance(when, datetime):
-        return round(when.timestamp() * 1e6) * 1000
-    return round(when * 1e9) if isinstance(when, int | float) else 0
+    seconds = when.timestamp() if isinstance(when, datetime) else when
+    return round(seconds * 1e6) * 1000 if isinstance(seconds, int | float) else 0
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from spike.readers.remote._open import AnyStore, nanoseconds
 
 _UNVERSIONED = ("", "null")
 """Version ids of a bucket without versioning, or from the time before it was switched on: they protect nothing."""
+_PIECE_BYTES = 1 << 18
 _ABSENT = ("NoSuchVersion", "NoSuchKey", "404", "MethodNotAllowed", "405")
 """405 is what S3 answers for a delete marker."""
 
@@ -40,7 +41,26 @@ class S3Store(AnyStore):
         return _stored(path, found)
 
     def read(self, stored: StoredObject, start: int, end: int) -> bytes:
-        """See `Store`."""
+        """See `Store`. After a broken connection the rest is asked for, from the byte at which it broke."""
+        url, got = self.url(stored.path), bytearray()
+
+        def ask() -> bytes:
+            if start + len(got) < end:
+                self._more(stored, start + len(got), end, got)
+            if len(got) != end - start:
+                raise ShortRead(f"{len(got)} of {end - start} bytes came")
+            return bytes(got)
+
+        try:
+            return asking(url, ask, what=f"bytes {start} to {end} of {stored.size}", how_far=lambda: len(got))
+        except FileNotFoundError as error:
+            raise InputUnreadable(f"{url} {CHANGED}: it was deleted") from error
+        except InputUnreadable as error:
+            if error.__cause__ is not None and code_of(error.__cause__) in ("InvalidRange", "416"):
+                raise InputUnreadable(f"{url} {CHANGED}: it is shorter now") from error
+            raise
+
+    def _more(self, stored: StoredObject, start: int, end: int, got: bytearray) -> None:
         from fsspec.asyn import sync
 
         bucket, _, key = stored.path.partition("/")
@@ -49,29 +69,15 @@ class S3Store(AnyStore):
             wanted["IfMatch"] = f'"{stored.etag}"'
         if stored.version:
             wanted["VersionId"] = stored.version
-        url = self.url(stored.path)
-
-        def ask() -> bytes:
-            data: bytes = sync(self.filesystem.loop, _body, self.filesystem, wanted)
-            if len(data) != end - start:
-                raise ShortRead(f"{len(data)} of {end - start} bytes came")
-            return data
-
-        try:
-            return asking(url, ask, what=f"bytes {start} to {end} of {stored.size}")
-        except FileNotFoundError as error:
-            raise InputUnreadable(f"{url} {CHANGED}: it was deleted") from error
-        except InputUnreadable as error:
-            if error.__cause__ is not None and code_of(error.__cause__) in ("InvalidRange", "416"):
-                raise InputUnreadable(f"{url} {CHANGED}: it is shorter now") from error
-            raise
+        sync(self.filesystem.loop, _body, self.filesystem, wanted, got)
 
 
-async def _body(filesystem: Any, wanted: dict[str, str]) -> bytes:
+async def _body(filesystem: Any, wanted: dict[str, str], got: bytearray) -> None:
+    """Append what comes to `got`, as it comes: what is there when the connection breaks is not asked for again."""
     response = await filesystem._call_s3("get_object", **wanted)
     try:
-        data: bytes = await response["Body"].read()
-        return data
+        async for piece in response["Body"].iter_chunks(_PIECE_BYTES):
+            got += piece
     finally:
         response["Body"].close()
 
