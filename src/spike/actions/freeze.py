@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from spike import __version__
-from spike.actions.pins import HELD, Pins, Plan, Scan, hold_all, pin_all, plan_pins
+from spike.actions.last_good import Judge, OpenTap, Scan
+from spike.actions.opening import Occasion, find_or_open
+from spike.actions.pins import (
+    HELD,
+    LEDGER,
+    Pinning,
+    Pins,
+    Plan,
+    hold_all,
+    likely_pins,
+    pin_all,
+    place_of,
+    plan_pins,
+)
+from spike.actions.shard_plan import read_plan, refuse_busy_shards, refuse_unfinished
 from spike.actions.small_evidence import collect_small_files
 from spike.actions.written_evidence import (
     write_environment,
@@ -21,8 +34,9 @@ from spike.actions.written_evidence import (
     write_situation,
     write_source,
 )
-from spike.casefile.case import FACTS_NAME, Case, create_case, list_cases, open_case
-from spike.casefile.lock import operator_name
+from spike.casefile.case import FACTS_NAME, Case
+from spike.casefile.holding import discard
+from spike.casefile.ledger import Ledger
 from spike.casefile.manifest import (
     EVIDENCE,
     MANIFEST_NAME,
@@ -32,19 +46,16 @@ from spike.casefile.manifest import (
     write_manifest,
 )
 from spike.casefile.signing import sign_manifest
-from spike.domain.case import CaseFacts
 from spike.domain.checkpoint import Checkpoint
-from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
+from spike.domain.errors import ExitCode, SpikeError
 from spike.domain.incident import Incident
-from spike.domain.manifest import Algorithm, Manifest, compare
+from spike.domain.manifest import Algorithm, Manifest, compare, encode_path
 from spike.domain.run import Run
 from spike.domain.signals import Signals
 from spike.domain.situation import take_situation
-from spike.readers.redaction import redact_run
 from spike.readers.source_tree import read_source
 
 COMMAND = "freeze"
-HISTORY_COMMITS = 200
 _REWRITTEN = ("run", "outside", "source")
 """Directories below evidence/ that are made anew when an interrupted freeze is completed."""
 
@@ -64,6 +75,8 @@ class Options:
     """Open another case even if one for this incident exists."""
     step: int | None = None
     """The operator's own onset, where no incident was found or another one is meant."""
+    is_merge: bool = False
+    """Shards did the reading; without all of them nothing is done."""
 
 
 def freeze(
@@ -72,40 +85,48 @@ def freeze(
     *,
     cases: Path,
     operator: str,
+    case: Case | None = None,
     signals: Signals | None = None,
     options: Options | None = None,
     find: Find | None = None,
     scan: Scan | None = None,
+    open_tap: OpenTap | None = None,
     on_progress: Progress | None = None,
     talk: Callable[[str], None] | None = None,
 ) -> Case:
     """The case that holds this run's evidence, complete and recorded.
 
-    `find` and `scan` read checkpoints (`spike.readers.checkpoints` by default). Raises `SpikeError` where the case
+    `case` is the very one to complete; by default the one of this run and onset, or a new one in `cases`. `find`,
+    `scan` and `open_tap` read checkpoints (`spike.readers.checkpoints` by default). Raises `SpikeError` where the case
     cannot be written or is in use, and with exit code 1 where a case of this incident differs from its manifest.
     """
     from spike.readers.checkpoints import find_checkpoints, scan_checkpoint
 
     chosen = options or Options()
     say = talk or (lambda _text: None)
-    onset = incident.onset_step if incident is not None else chosen.step
-    case = None if chosen.is_new else _case_of(cases, run, onset)
+    occasion = Occasion(run, incident, incident.onset_step if incident is not None else chosen.step)
     if case is None:
-        case = create_case(cases, _first_facts(cases, run, incident, onset, operator))
-        say(f"case {case.path} opened")
-    else:
-        say(f"case {case.path} is already there for this incident")
+        case = find_or_open(cases, occasion, operator=operator, is_new=chosen.is_new, say=say)
     with case.lock(COMMAND):
         if read_manifest(case.path) is not None:
             _check_again(case, on_progress)
         else:
-            work = _Freeze(
-                case, run, onset, signals, chosen, find or find_checkpoints, scan or scan_checkpoint, say, on_progress
-            )
-            work.complete()
+            chosen = _with_shards(case, chosen)
+            ledger = Ledger(case.path / LEDGER)
+            readers = Readers(find or find_checkpoints, scan or scan_checkpoint, open_tap)
+            _Freeze(case, run, occasion.onset, signals, chosen, readers, ledger, say, on_progress).complete()
         if chosen.key is not None:
             sign(case, chosen.key)
     return case
+
+
+def _with_shards(case: Case, options: Options) -> Options:
+    """The options as the shards of this case fixed them; `SpikeError` where shards are missing or at work."""
+    plan = refuse_unfinished(case) if options.is_merge else read_plan(case)
+    if plan is None:
+        return options
+    refuse_busy_shards(case, plan)
+    return replace(options, algorithm=plan.algorithm)
 
 
 def sign(case: Case, key: Path) -> None:
@@ -134,14 +155,23 @@ def warnings_of(case: Case) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Readers:
+    """How checkpoints are found and judged."""
+
+    find: Find
+    scan: Scan
+    open_tap: OpenTap | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Freeze:
     case: Case
     run: Run
     onset: int | None
     signals: Signals | None
     options: Options
-    find: Find
-    scan: Scan
+    readers: Readers
+    ledger: Ledger
     say: Callable[[str], None]
     on_progress: Progress | None
 
@@ -151,9 +181,9 @@ class _Freeze:
 
     def complete(self) -> None:
         """Every step can be repeated; the manifest is written when everything else is there."""
-        _clear_drafts(self.case)
+        _clear_rewritten(self.case)
         directory = Path(self.run.directory)
-        found = self.find(directory, self.run.checkpoints)
+        found = self.readers.find(directory, self.run.checkpoints)
         plan = hold_all(self.case, plan_pins(found, self.onset), self.onset, directory)
         pins = self._pin(plan, directory)
         source = read_source(Path(self.run.code or self.run.directory))
@@ -165,6 +195,7 @@ class _Freeze:
         if self.signals is not None:
             written.append(write_signals_entry(self.case, self.signals))
         self._save(pins)
+        _drop_drafts(self.evidence)
         manifest = take_stock(
             self.evidence,
             (*pins.entries, *small.entries, *written),
@@ -172,12 +203,13 @@ class _Freeze:
             exclusions=(*pins.exclusions, *small.exclusions, *left_out),
         )
         self._record(manifest, pins)
+        self.ledger.close()
         shutil.rmtree(self.case.path / HELD, ignore_errors=True)
 
     def _pin(self, plan: Plan, directory: Path) -> Pins:
-        wanted = (*plan.before[:4], *plan.suspect[:2])
-        # The newest candidate is read twice: pinned with its digest, and scanned for what is in it.
-        total = sum(c.num_bytes for c in wanted) + (wanted[0].num_bytes if wanted else 0)
+        total, known = self._num_bytes(plan, directory)
+        if known:
+            self.say(f"an interrupted freeze is completed: {known / 1e9:.2f} GB were done and are not read again")
         done = 0
 
         def advance(num_bytes: int) -> None:
@@ -186,10 +218,20 @@ class _Freeze:
             if self.on_progress is not None:
                 self.on_progress(min(done, total), total)
 
-        pins = pin_all(self.case, plan, self.scan, run=directory, algorithm=self.options.algorithm, on_bytes=advance)
+        judge = Judge(self.readers.scan, self.readers.open_tap, self.ledger, advance)
+        work = Pinning(self.case, directory, self.options.algorithm, self.ledger, judge, advance)
+        pins = pin_all(work, plan)
         if self.on_progress is not None:
             self.on_progress(total, total)
         return pins
+
+    def _num_bytes(self, plan: Plan, directory: Path) -> tuple[int, int]:
+        """(bytes that will probably be read, bytes that are done already)."""
+        wanted = likely_pins(plan)
+        known = sum(self.ledger.num_bytes_below(encode_path(f"pinned/{place_of(c, directory)}")) for c in wanted)
+        # Without a tap the newest candidate is read twice: hashed, and judged.
+        again = wanted[0].num_bytes if wanted and self.readers.open_tap is None else 0
+        return max(0, sum(c.num_bytes for c in wanted) + again - known), known
 
     def _save(self, pins: Pins) -> None:
         self.case.save_facts(
@@ -209,43 +251,6 @@ class _Freeze:
         self.case.record(COMMAND, summary, 0, (*artefacts, FACTS_NAME))
 
 
-def _case_of(cases: Path, run: Run, onset: int | None) -> Case | None:
-    """The newest case of this run and onset; one that cannot be read does not stand in the way of a new one."""
-    for path in reversed(list_cases(cases)):
-        if not path.name.endswith(f"-{_onset_name(onset)}"):
-            continue
-        try:
-            case = open_case(path)
-        except InputUnreadable:
-            continue
-        if case.facts.run.directory == run.directory:
-            return case
-    return None
-
-
-def _first_facts(cases: Path, run: Run, incident: Incident | None, onset: int | None, operator: str) -> CaseFacts:
-    now = datetime.now(UTC)
-    stamp = now.strftime("%Y%m%d-%H%M%S")
-    case_id = f"{stamp}-{_onset_name(onset)}"
-    number = 2
-    while (cases / case_id).exists():
-        case_id = f"{stamp}.{number}-{_onset_name(onset)}"
-        number += 1
-    return CaseFacts(
-        id=case_id,
-        created=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        operator=operator or operator_name(),
-        spike_version=__version__,
-        run=redact_run(run),
-        incident=incident,
-        last_good=None,
-    )
-
-
-def _onset_name(onset: int | None) -> str:
-    return "no-incident" if onset is None else str(onset)
-
-
 def _check_again(case: Case, on_progress: Progress | None) -> None:
     """A complete case is compared with its manifest, and nothing in it is replaced."""
     manifest = read_manifest(case.path)
@@ -258,7 +263,12 @@ def _check_again(case: Case, on_progress: Progress | None) -> None:
         if on_progress is not None:
             on_progress(min(done, total), total)
 
-    changes = compare(manifest, look_again(case.path / EVIDENCE, manifest.algorithm, on_bytes=advance))
+    name = f"{EVIDENCE}/{MANIFEST_NAME}"
+    is_recorded = any(a.path == name for entry in case.journal() for a in entry.artefacts)
+    # Killed between manifest and journal, it is still the same freeze: what has not moved since is not read again.
+    known = () if is_recorded else manifest.entries
+    found = look_again(case.path / EVIDENCE, manifest.algorithm, known=known, on_bytes=advance)
+    changes = compare(manifest, found)
     content = [c for c in changes if c.is_content]
     if content:
         case.record(COMMAND, f"evidence differs from its manifest: {content[0].statement}", int(ExitCode.ANSWER_NO))
@@ -268,19 +278,23 @@ def _check_again(case: Case, on_progress: Progress | None) -> None:
             exit_code=ExitCode.ANSWER_NO,
         )
     shutil.rmtree(case.path / HELD, ignore_errors=True)
-    name = f"{EVIDENCE}/{MANIFEST_NAME}"
-    is_recorded = any(a.path == name for entry in case.journal() for a in entry.artefacts)
     artefacts = () if is_recorded else (*write_manifest(case.path, manifest), FACTS_NAME)
     case.record(COMMAND, f"found complete, {len(manifest.entries)} entries unchanged", 0, artefacts)
 
 
-def _clear_drafts(case: Case) -> None:
-    """Remove what an interrupted freeze left and what is made anew; pins that are complete stay."""
+def _clear_rewritten(case: Case) -> None:
+    """Remove what an interrupted freeze left and what is made anew; pins stay, also those that are not complete."""
     evidence = case.path / EVIDENCE
     for name in _REWRITTEN:
         shutil.rmtree(evidence / name, ignore_errors=True)
-    for draft in (*case.path.glob(".*.tmp"), *evidence.glob(".*.tmp"), *evidence.glob("pinned/*/.*.pinning")):
-        if draft.is_dir() and not draft.is_symlink():
-            shutil.rmtree(draft, ignore_errors=True)
-        else:
-            draft.unlink(missing_ok=True)
+    for draft in (*case.path.glob(".*.tmp"), *evidence.glob(".*.tmp")):
+        discard(draft)
+
+
+def _drop_drafts(evidence: Path) -> None:
+    """Remove pins that were begun and are not wanted any more."""
+    for draft in (*evidence.glob("pinned/*/.*.pinning"), *evidence.glob("pinned/*/.*.fetching")):
+        discard(draft)
+    for directory in evidence.glob("pinned/*"):
+        with suppress(OSError):  # a pin lies in it
+            directory.rmdir()

@@ -11,16 +11,17 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
-from spike.casefile.atomic import writing
+from spike.actions.last_good import Judge, step_of
 from spike.casefile.case import Case
 from spike.casefile.codec import from_payload, to_payload
+from spike.casefile.draft import OnFileChunk
 from spike.casefile.holding import hold
+from spike.casefile.ledger import Ledger
 from spike.casefile.manifest import EVIDENCE
 from spike.casefile.pinning import pin_checkpoint, release
 from spike.domain.case import PinnedCheckpoint
-from spike.domain.checkpoint import Checkpoint, CheckpointScan, Integrity, Role
+from spike.domain.checkpoint import Checkpoint, Integrity
 from spike.domain.errors import InputUnreadable
 from spike.domain.manifest import Algorithm, Exclusion, ManifestEntry
 from spike.domain.measured import NotMeasured
@@ -32,15 +33,11 @@ HELD_BEFORE = 6
 HELD = ".held"
 PLAN = f"{HELD}/plan.json"
 PLAN_SCHEMA = "spike.pin-plan/1"
+LEDGER = f"{HELD}/hashed"
+"""What an interrupted freeze got done."""
+_USABLE = (Integrity.COMPLETE, Integrity.UNVERIFIABLE)
 _MAX_FLAT = 100
 NO_STEP = "its step is not known"
-
-
-class Scan(Protocol):
-    """`spike.readers.checkpoints.scan_checkpoint`."""
-
-    def __call__(self, checkpoint: Checkpoint, on_bytes: Callable[[int], None] | None = None, /) -> CheckpointScan:
-        """Read every byte of a checkpoint once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,113 +91,114 @@ def hold_all(case: Case, plan: Plan, onset: int | None, run: Path) -> Plan:
     return plan
 
 
-def pin_all(
-    case: Case, plan: Plan, scan: Scan, *, run: Path, algorithm: Algorithm, on_bytes: Callable[[int], None]
-) -> Pins:
+def pin_all(work: Pinning, plan: Plan) -> Pins:
     """Pin what the plan wants, newest first, until a last good checkpoint and its elders are there."""
-    work = _Work(case, run, algorithm, scan, on_bytes, Pins())
-    for checkpoint in plan.stepless:
-        work.pins.not_pinned.append((checkpoint.path, NO_STEP))
+    pins = work.pins
+    pins.not_pinned += [(checkpoint.path, NO_STEP) for checkpoint in plan.stepless]
     for checkpoint in _trustworthy_first(plan.before):
-        if work.pins.last_good is not None and len(work.pins.earlier) >= MAX_EARLIER:
+        if pins.last_good is not None and len(pins.earlier) >= MAX_EARLIER:
             break
         work.take_candidate(checkpoint, plan.before)
-    work.pins.earlier.sort(key=lambda p: -p.step)
+    pins.earlier.sort(key=lambda p: -p.step)
     for checkpoint in plan.suspect:
-        if len(work.pins.suspect) >= MAX_SUSPECT:
+        if len(pins.suspect) >= MAX_SUSPECT:
             break
         pinned = work.pin(checkpoint)
         if pinned is not None:
-            work.pins.suspect.append(pinned)
-    return work.pins
+            pins.suspect.append(pinned)
+    return pins
+
+
+def likely_pins(plan: Plan) -> tuple[Checkpoint, ...]:
+    """What is pinned if nothing is wrong with it, the candidate for the last good one first."""
+    before = [c for c in _trustworthy_first(plan.before) if c.integrity in _USABLE]
+    return (*before[: MAX_EARLIER + 1], *plan.suspect[:MAX_SUSPECT])
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Pinning:
+    """Pins one checkpoint after the other into a case, and judges the candidates."""
+
     case: Case
     run: Path
     algorithm: Algorithm
-    scan: Scan
+    ledger: Ledger
+    judge: Judge
     on_bytes: Callable[[int], None]
-    pins: Pins
+    pins: Pins = field(default_factory=Pins)
 
     def take_candidate(self, checkpoint: Checkpoint, others: tuple[Checkpoint, ...]) -> None:
         """Pin it as the last good one, as an earlier one, or write down why not."""
-        if checkpoint.integrity not in (Integrity.COMPLETE, Integrity.UNVERIFIABLE):
+        if checkpoint.integrity not in _USABLE:
             self.pins.not_pinned.append((checkpoint.path, f"{checkpoint.integrity}: {checkpoint.reason}"))
             return
         before = len(self.pins.entries)
-        pinned = self.pin(checkpoint)
-        if pinned is None:
-            return
         if self.pins.last_good is not None:
-            if checkpoint.is_whole:
+            pinned = self.pin(checkpoint)
+            if pinned is not None and checkpoint.is_whole:
                 self.pins.earlier.append(pinned)
-            else:
+            elif pinned is not None:
                 self._let_go(pinned, before, f"{checkpoint.integrity}: {checkpoint.reason}")
             return
-        reason = self._why_not_good(replace(checkpoint, path=str(self.case.path / pinned.pinned)), others)
-        if reason:
+        pinned, reason = self.pin_and_judge(checkpoint, others)
+        if pinned is not None and reason:
             self._let_go(pinned, before, reason)
-        else:
+        elif pinned is not None:
             self.pins.last_good = pinned
 
-    def pin(self, checkpoint: Checkpoint) -> PinnedCheckpoint | None:
+    def pin_and_judge(
+        self, checkpoint: Checkpoint, others: tuple[Checkpoint, ...]
+    ) -> tuple[PinnedCheckpoint | None, str]:
+        """Pin it and say why trials cannot start from it, in one pass over its bytes where that is possible."""
+        before = len(self.pins.entries)
+        is_new = not self.destination(checkpoint).exists()
+        tap = self.judge.tap(checkpoint, self.source(checkpoint)) if is_new else None
+        pinned = self.pin(checkpoint, tap.feed if tap is not None else None)
+        if pinned is None:
+            return None, ""
+        there = replace(checkpoint, path=str(self.case.path / pinned.pinned))
+        return pinned, self.judge.why_not_good(there, tuple(self.pins.entries[before:]), tap, others)
+
+    def pin(self, checkpoint: Checkpoint, on_chunk: OnFileChunk | None = None) -> PinnedCheckpoint | None:
         """Pin one checkpoint; None, with the reason in `not_pinned`, where it cannot be held as it is."""
         step = checkpoint.step
         assert not isinstance(step, NotMeasured)
-        origin = Path(checkpoint.path)
-        destination = self.case.path / EVIDENCE / "pinned" / place_of(checkpoint, self.run)
+        destination = self.destination(checkpoint)
         try:
             pin = pin_checkpoint(
-                self._source(checkpoint, destination),
+                self.source(checkpoint),
                 destination,
                 root=self.case.path / EVIDENCE,
-                origin=origin,
+                origin=Path(checkpoint.path),
                 algorithm=self.algorithm,
-                written_again=_is_written_again(origin, self.run, step),
+                written_again=self.is_written_again(checkpoint),
                 on_bytes=self.on_bytes,
+                on_chunk=on_chunk,
+                ledger=self.ledger,
             )
         except InputUnreadable as error:
             self.pins.not_pinned.append((checkpoint.path, error.message))
+            release(destination)
             return None
         self.pins.entries += pin.entries
         self.pins.exclusions += pin.exclusions
         relative = destination.relative_to(self.case.path).as_posix()
         return PinnedCheckpoint(step, checkpoint.path, relative, pin.guarantee.value)
 
-    def _source(self, checkpoint: Checkpoint, destination: Path) -> Path:
-        """Where the bytes are now. What an interrupted freeze had pinned already is the oldest evidence there is."""
+    def destination(self, checkpoint: Checkpoint) -> Path:
+        """Where its pin belongs."""
+        return self.case.path / EVIDENCE / "pinned" / place_of(checkpoint, self.run)
+
+    def source(self, checkpoint: Checkpoint) -> Path:
+        """Where its bytes are now: held by the case, or only in the run."""
         held = self.case.path / HELD / place_of(checkpoint, self.run)
-        rescued = held.with_name(f"{held.name}.rescued")
-        if destination.exists():
-            with writing(rescued):
-                rescued.parent.mkdir(parents=True, exist_ok=True)
-                if rescued.exists():
-                    release(rescued)
-                destination.rename(rescued)
-        return next((place for place in (rescued, held) if place.exists()), Path(checkpoint.path))
+        return held if held.exists() else Path(checkpoint.path)
 
-    def _why_not_good(self, checkpoint: Checkpoint, others: tuple[Checkpoint, ...]) -> str:
-        """ "" for a checkpoint that trials may start from."""
-        found = self.scan(checkpoint, self.on_bytes)
-        if found.unreadable:
-            where, reason = found.unreadable[0]
-            return f"{where}: {reason}"
-        bad = [t for t in found.nonfinite() if t.role is not Role.OTHER]
-        if not bad or self._are_constants(checkpoint, found, others):
-            return ""
-        first = bad[0]
-        more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
-        return f"not finite: {first.name}{f' ({first.key})' if first.key else ''}{more} in {first.file}"
-
-    def _are_constants(self, checkpoint: Checkpoint, found: CheckpointScan, others: tuple[Checkpoint, ...]) -> bool:
-        """True where an older checkpoint holds the same non-finite bytes: an attention mask of -inf, for one."""
-        older = next((c for c in others if c.is_whole and _step(c) < _step(checkpoint)), None)
-        if older is None:
-            return False
-        same = {(t.name, t.key, t.digest) for t in self.scan(older, self.on_bytes).tensors}
-        return all((t.name, t.key, t.digest) in same for t in found.nonfinite() if t.role is not Role.OTHER)
+    def is_written_again(self, checkpoint: Checkpoint) -> bool:
+        """True where its path does not carry its step: the next save will reuse the name."""
+        path = Path(checkpoint.path)
+        shown = path.relative_to(self.run).as_posix() if path.is_relative_to(self.run) else path.as_posix()
+        return re.search(rf"(?<!\d)0*{checkpoint.step}(?!\d)", shown) is None
 
     def _let_go(self, pinned: PinnedCheckpoint, num_entries: int, reason: str) -> None:
         release(self.case.path / pinned.pinned)
@@ -238,15 +236,5 @@ def place_of(checkpoint: Checkpoint, run: Path) -> str:
     return f"{flat}@{checkpoint.step}/{path.name}"
 
 
-def _is_written_again(origin: Path, run: Path, step: int) -> bool:
-    """True where the path does not carry its step: the next save will reuse the name."""
-    shown = origin.relative_to(run).as_posix() if origin.is_relative_to(run) else origin.as_posix()
-    return re.search(rf"(?<!\d)0*{step}(?!\d)", shown) is None
-
-
-def _step(checkpoint: Checkpoint) -> int:
-    return -1 if isinstance(checkpoint.step, NotMeasured) else checkpoint.step
-
-
 def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
-    return _step(checkpoint), checkpoint.mtime_ns, checkpoint.path
+    return step_of(checkpoint), checkpoint.mtime_ns, checkpoint.path

@@ -89,7 +89,7 @@ class Draft:
             meter, results = Meter(on_bytes), []
             for entry in files:
                 if entry.path in done:
-                    self._feed(entry, meter, on_chunk)
+                    self._feed(entry.path, meter, on_chunk)
                 else:
                     directory, _, name = entry.path.rpartition("/")
                     results.append(work(Batch(directory, (name,), entry.size), meter))
@@ -236,26 +236,21 @@ class Draft:
         finally:
             os.close(handle)
 
-    def _feed(self, entry: TreeEntry, on_bytes: OnBytes, on_chunk: OnFileChunk) -> None:
-        """Read a finished file for those who want its chunks."""
-        feed(self.place(entry.path), entry.path, on_bytes, on_chunk)
-
-
-def feed(place: Path, path: str, on_bytes: OnBytes, on_chunk: OnFileChunk) -> None:
-    """Hand out the chunks of a file whose digest is known. Raises `InputUnreadable`."""
-    buffer = memoryview(bytearray(CHUNK_BYTES))
-    offset = 0
-    try:
-        handle = open_quietly(os.fspath(place))
+    def _feed(self, path: str, on_bytes: OnBytes, on_chunk: OnFileChunk) -> None:
+        """Hand out the chunks of a finished file. Raises `InputUnreadable`."""
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        offset = 0
         try:
-            while count := os.readv(handle, [buffer]):
-                on_chunk(path, offset, buffer[:count])
-                on_bytes(count)
-                offset += count
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise InputUnreadable(f"cannot read {place}: {error.strerror}") from error
+            handle = open_quietly(os.fspath(self.place(path)))
+            try:
+                while count := os.readv(handle, [buffer]):
+                    on_chunk(path, offset, buffer[:count])
+                    on_bytes(count)
+                    offset += count
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise InputUnreadable(f"cannot read {self.place(path)}: {error.strerror}") from error
 
 
 def hashed_as(digest: str, status: os.stat_result) -> HashedFile:

@@ -75,6 +75,10 @@ class Ledger:
         self._files.update((noted.path, noted) for noted in found)
         self._append([asdict(noted) for noted in found])
 
+    def num_bytes_below(self, pin: str) -> int:
+        """Bytes of the files of a pin that are noted."""
+        return sum(n.size for n in self._files.values() if n.path == pin or n.path.startswith(f"{pin}/"))
+
     def guarantee_of(self, pin: str) -> Guarantee | None:
         """What the pin at this path was begun with."""
         return self._guarantees.get(pin)
@@ -132,9 +136,9 @@ class Ledger:
                 pass  # torn, or of another version
 
 
-def bytes_key(entries: Iterable[ManifestEntry], below: str) -> str:
-    """One digest of all files of a pin: the same again means the same bytes under the same names."""
-    lines = sorted(f"{e.path.removeprefix(below)}\0{e.digest}\n" for e in entries if e.kind is EntryKind.FILE)
+def bytes_key(entries: Iterable[ManifestEntry]) -> str:
+    """One digest of all files of a pin, path by path: the same again means the same bytes in the same places."""
+    lines = sorted(f"{e.path}\0{e.digest}\n" for e in entries if e.kind is EntryKind.FILE)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -8,6 +8,7 @@ import getpass
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from spike.domain.errors import SpikeError
 
 LOCK_NAME = ".lock"
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_LOOK_AGAIN_S = 0.05
 
 _depth: dict[str, int] = {}
 """Locks that this process holds: one command may call another on the same case."""
@@ -51,29 +53,36 @@ def interrupted(case: Path) -> dict[str, str]:
     return holder if holder and not _is_alive(holder) and holder.get("host") == socket.gethostname() else {}
 
 
+class CaseInUse(SpikeError):
+    """Somebody else holds the lock; whoever can wait does."""
+
+
 @contextmanager
-def case_lock(case: Path, command: str) -> Iterator[None]:
+def case_lock(case: Path, command: str, *, wait_s: float = 0.0) -> Iterator[dict[str, str]]:
     """Hold the case for `command`. Re-entrant within a process; a dead process's lock is taken over.
 
-    Raises `SpikeError` naming command, operator, pid, host and since when, if somebody else holds it.
+    Yields what that process had noted about itself (`read_holder`): its command was interrupted. Raises
+    `CaseInUse` naming command, operator, pid, host and since when, if somebody else holds it and still does after
+    `wait_s`.
     """
     key = str(case.resolve())
     if _depth.get(key, 0):
         _depth[key] += 1
         try:
-            yield
+            yield {}
         finally:
             _depth[key] -= 1
         return
     with writing(case / LOCK_NAME):
         handle = os.open(case / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        _acquire(handle, case)
+        _acquire(handle, case, time.monotonic() + wait_s)
+        interrupted_one = read_holder(case)
         with writing(case / LOCK_NAME):
             _write_holder(handle, command)
         _depth[key] = 1
         try:
-            yield
+            yield interrupted_one
         finally:
             del _depth[key]
             with suppress(OSError):
@@ -82,7 +91,17 @@ def case_lock(case: Path, command: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _acquire(handle: int, case: Path) -> None:
+def _acquire(handle: int, case: Path, deadline: float) -> None:
+    while True:
+        try:
+            return _try(handle, case)
+        except CaseInUse:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOOK_AGAIN_S)
+
+
+def _try(handle: int, case: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -96,7 +115,7 @@ def _acquire(handle: int, case: Path) -> None:
             raise _held(case) from error
 
 
-def _held(case: Path) -> SpikeError:
+def _held(case: Path) -> CaseInUse:
     holder = read_holder(case)
     who = (
         f"`spike {holder.get('command', '?')}` of {holder.get('operator', '?')} (pid {holder.get('pid', '?')}"
@@ -104,7 +123,7 @@ def _held(case: Path) -> SpikeError:
         if holder
         else "another spike command (it has not written its name yet)"
     )
-    return SpikeError(
+    return CaseInUse(
         f"case {case} is in use by {who}",
         hint=f"wait for it, or look at it: ssh {holder.get('host', 'HOST')} ps -fp {holder.get('pid', 'PID')}",
     )

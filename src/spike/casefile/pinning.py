@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spike.casefile.atomic import fsync_directory, writing
-from spike.casefile.draft import Draft, OnFileChunk, feed, hashed_as
+from spike.casefile.draft import Draft, OnFileChunk, hashed_as
 from spike.casefile.hashing import CHANGED, HashedFile, OnBytes, hash_tree
 from spike.casefile.holding import at, discard, walk_checkpoint
 from spike.casefile.ledger import Ledger, Noted
@@ -82,14 +82,15 @@ def pin_checkpoint(
 
     `origin` is what the manifest names as the original, `source` by default. `written_again` says that the run
     reuses the name, so that a hard link would not keep these bytes; `copy_below_bytes` is COPY_BELOW_BYTES by
-    default. `on_chunk` gets every byte of the checkpoint in the pass that hashes it. The pin appears under its name
+    default. `on_chunk` gets every byte of the checkpoint in the pass that hashes it, unless `destination` is there
+    already. The pin appears under its name
     complete and durable, or not at all; with a `ledger` an interrupted one is gone on with.
     Raises `InputUnreadable` for a checkpoint that cannot be held as it is (changing, unreadable, pointing
     outside of itself), `SpikeError` where the case cannot be written.
     """
     known = origin or source.resolve()
     if ledger is not None and destination.exists():
-        return _take_up(destination, root, known, algorithm, ledger, on_bytes, on_chunk)
+        return _take_up(destination, root, known, algorithm, ledger, on_bytes)
     draft = draft_pin(
         source,
         destination,
@@ -177,7 +178,6 @@ def _take_up(
     algorithm: Algorithm,
     ledger: Ledger,
     on_bytes: OnBytes | None,
-    on_chunk: OnFileChunk | None,
 ) -> Pin:
     """A pin that an interrupted freeze had completed: the oldest evidence there is. Only what was touched is read."""
     tree = walk_checkpoint(destination)
@@ -195,8 +195,6 @@ def _take_up(
             raise InputUnreadable(f"{place}: {problem}")
         if before is not None and before.algorithm == algorithm and before.digest != hashed[entry.path].digest:
             raise InputUnreadable(f"{place} was overwritten after an interrupted freeze had pinned it")
-        if on_chunk is not None:
-            feed(place, entry.path, on_bytes or (lambda _count: None), on_chunk)
     guarantee = ledger.guarantee_of(pin) or _seen(destination, files)
     return describe_pin(destination, root, origin, tree, hashed, guarantee)
 
