@@ -139,6 +139,15 @@ class Table:
             if digits is not None:
                 cells.digits = max(cells.digits, digits.get(name, 0))
 
+    def add_many(
+        self, name: str, steps: NDArray[np.int64], values: NDArray[np.float64], *, rank: int | None = None
+    ) -> None:
+        """Add rows of one column, in file order."""
+        self.num_rows += steps.size
+        cells = self._cells.setdefault((name, rank, False), _Cells())
+        cells.steps.frombytes(steps.tobytes())
+        cells.values.frombytes(values.tobytes())
+
     def _continued(self, step: int, epoch: float | None) -> int:
         """The step, made continuous where a loop counts it anew in every epoch."""
         if epoch is None or not math.isfinite(epoch) or epoch != int(epoch):

@@ -16,27 +16,34 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int, int | bytes]]:
 
     Raises ValueError where the message is cut or is no message.
     """
+    view = memoryview(data)
+    for number, kind, start, end in spans(data):
+        yield number, kind, varint(view, start)[0] if kind == VARINT else bytes(view[start:end])
+
+
+def spans(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """(field number, wire type, first byte, byte behind) of each field's value.
+
+    Raises ValueError where the message is cut or is no message.
+    """
     at, end = 0, len(data)
     view = memoryview(data)
     while at < end:
         key, at = varint(view, at)
         number, kind = key >> 3, key & 7
+        start = at
         if kind == VARINT:
-            value, at = varint(view, at)
-            yield number, kind, value
-            continue
-        if kind == BYTES:
-            size, at = varint(view, at)
-        elif kind == FIXED32:
-            size = 4
-        elif kind == FIXED64:
-            size = 8
+            _, at = varint(view, at)
+        elif kind == BYTES:
+            size, start = varint(view, at)
+            at = start + size
+        elif kind in (FIXED32, FIXED64):
+            at += 4 if kind == FIXED32 else 8
         else:
             raise ValueError(f"wire type {kind} at byte {at}")
-        if at + size > end:
-            raise ValueError(f"field {number} is cut at byte {at}")
-        yield number, kind, bytes(view[at : at + size])
-        at += size
+        if at > end:
+            raise ValueError(f"field {number} is cut at byte {start}")
+        yield number, kind, start, at
 
 
 def varint(view: memoryview, at: int) -> tuple[int, int]:
@@ -54,7 +61,8 @@ def varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """A varint as int64."""
+    """A varint as int64; bits beyond the 64th are dropped, as protocol buffers do."""
+    value &= (1 << 64) - 1
     return value - (1 << 64) if value >= 1 << 63 else value
 
 

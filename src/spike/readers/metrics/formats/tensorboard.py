@@ -1,22 +1,31 @@
 """What does a TensorBoard event file say? Its scalars, read straight from the record stream.
 
 Record: length u64, masked CRC-32C of it u32, payload, masked CRC-32C of the payload u32, all little-endian.
-Payload: an Event message (1 wall_time, 2 step, 3 file_version, 5 summary); Summary.value: 1 tag, 2 simple_value,
-8 tensor. Histograms, images and texts are passed over.
+Histograms, images and texts are passed over.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
-from spike.readers.metrics.contract import FLOAT32_DIGITS, Parsed, Table
-from spike.readers.metrics.crc32c import masked
-from spike.readers.metrics.wire import BYTES, FIXED32, VARINT, fields, float32, float64, signed
+import numpy as np
+
+from spike.readers.metrics.contract import FLOAT32_DIGITS, Parsed, Session, Table
+from spike.readers.metrics.crc32c import in_c, mask, masked
+from spike.readers.metrics.event_scalars import read_scalars
+from spike.readers.metrics.pieces import read_through
 
 _HEADER, _FOOTER = 12, 4
-_DOUBLE_DTYPE = 2
+_FRAME = _HEADER + _FOOTER
+_UNPACK = struct.Struct("<QI").unpack_from
+_STORED = struct.Struct("<I").unpack_from
+
+_NOT_ZERO = re.compile(rb"[^\0]")
+
+MAX_RECORD_BYTES = 256 << 20
+"""A longer record is an image or a graph; it is passed over in bounded memory, and reported."""
 
 
 class TensorBoard:
@@ -35,91 +44,120 @@ class TensorBoard:
         return b"brain.Event:" in head[_HEADER : _HEADER + length]
 
     def read(self, path: Path) -> Parsed:
-        """All scalars. A cut last record is benign; a record that fails its checksum ends the file."""
-        table = Table(self.format)
-        data = path.read_bytes()
-        for offset, payload in _records(table, data):
-            try:
-                for step, tag, value in _scalars(payload):
-                    table.add(step, {tag: value})
-            except (ValueError, struct.error) as error:
-                stored = struct.unpack_from("<I", data, offset + _HEADER + len(payload))[0]
-                why = "its checksum is right" if masked(bytes(payload)) == stored else "its checksum is wrong"
-                table.damage(0, offset, f"a record that is no event ({error}; {why})")
-        if table.num_rows == 0 and not table.damages:
-            table.damage(0, len(data), "an event file that holds no scalar: nothing was logged", benign=True)
-        return table.parsed(digits=FLOAT32_DIGITS)
+        """All scalars. A cut last record is benign; a record that fails its checksum is passed over."""
+        return read_through(self.session(path), path)
+
+    def session(self, path: Path) -> Session:
+        """Record by record."""
+        return _Records(Table(self.format))
 
 
-def _records(table: Table, data: bytes) -> Iterator[tuple[int, memoryview]]:
-    view, at, end = memoryview(data), 0, len(data)
-    while at < end:
-        if at + _HEADER > end:
-            table.damage(0, at, "the last record is not finished yet", benign=True)
-            return
-        length, check = struct.unpack_from("<QI", data, at)
-        after = at + _HEADER + length + _FOOTER
-        if after > end:
-            if masked(data[at : at + 8]) == check:
-                table.damage(0, at, "the last record is not finished yet", benign=True)
+class _Records:
+    """The records of a file, piece by piece."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._go_on_at = 0
+        """First byte of the next record."""
+        self._lost_from: int | None = None
+        """Behind a header with a wrong checksum, where no record has been found again yet."""
+        self._end: int | None = None
+
+    def take(self, data: bytes, offset: int, *, is_end: bool) -> int:
+        """Read every whole record."""
+        starts, lengths = self._frames(data, offset)
+        if starts and in_c() is not None:
+            starts, lengths = self._checked(data, offset, starts, lengths)
+        found, refused = read_scalars(data, np.asarray(starts, np.int64), np.asarray(lengths, np.int64))
+        for tag, rows in found.items():
+            self._table.add_many(tag, rows.steps, rows.values)
+        for record, why in refused:
+            self._refuse(data, offset, starts[record], lengths[record], why)
+        used = max(0, min(self._go_on_at - offset, len(data)))
+        if is_end:
+            self._finish(data, offset, used)
+        return used
+
+    def drain(self) -> Parsed:
+        """The scalars since the last call."""
+        if self._end is not None:
+            if self._table.num_rows == 0 and not self._table.damages:
+                reason = "an event file that holds no scalar: nothing was logged"
+                self._table.damage(0, self._end, reason, benign=True)
+            if in_c() is None:
+                self._table.note("checksums", "checked only where a record cannot be read (no crc32c package)")
+        return self._table.drain(digits=FLOAT32_DIGITS)
+
+    def _frames(self, data: bytes, offset: int) -> tuple[list[int], list[int]]:
+        """Start and length of each whole payload in this piece."""
+        starts: list[int] = []
+        lengths: list[int] = []
+        quick, at, end = in_c(), self._go_on_at - offset, len(data)
+        if self._lost_from is not None:
+            at = self._found_again(data, offset, at)
+        while at + _FRAME <= end:
+            length, check = _UNPACK(data, at)
+            after = at + _FRAME + length
+            if (quick is not None or after > end or length == 0) and masked(data[at : at + 8]) != check:
+                if not any(data[at:]):
+                    break  # zeros up to the end: a hole that the writer may still fill
+                self._lost_from = offset + at
+                at = self._found_again(data, offset, at + 1)
+            elif after <= end:
+                starts.append(at + _HEADER)
+                lengths.append(length)
+                at = after
+            elif length > MAX_RECORD_BYTES:
+                self._table.damage(0, offset + at, f"a record of {length} bytes: passed over")
+                at = after
             else:
-                table.damage(0, at, f"a record header with a wrong checksum; {end - at} bytes behind it are lost")
-            return
-        yield at, view[at + _HEADER : at + _HEADER + length]
-        at = after
+                break
+        self._go_on_at = offset + at
+        return starts, lengths
 
+    def _found_again(self, data: bytes, offset: int, at: int) -> int:
+        """The next place where a header's checksum is right."""
+        assert self._lost_from is not None
+        while (zeros := data.find(b"\0\0\0\0", at + 4)) >= 0 and zeros + 8 <= len(data):
+            at = zeros - 4
+            if masked(data[at : at + 8]) == _STORED(data, at + 8)[0]:
+                lost = offset + at - self._lost_from
+                self._table.damage(0, self._lost_from, f"a record header with a wrong checksum; {lost} bytes are lost")
+                self._lost_from = None
+                return at
+            filled = _NOT_ZERO.search(data, at)
+            at = max(at + 1, (len(data) if filled is None else filled.start()) - 7)
+        return max(at, len(data) - _HEADER + 1)
 
-def _scalars(payload: memoryview) -> Iterator[tuple[int, str, float]]:
-    step = 0
-    summaries: list[bytes] = []
-    for number, kind, value in fields(payload):
-        if number == 2 and kind == VARINT:
-            assert isinstance(value, int)
-            step = signed(value)
-        elif number == 5 and kind == BYTES:
-            assert isinstance(value, bytes)
-            summaries.append(value)
-    for summary in summaries:
-        for number, kind, value in fields(summary):
-            if number == 1 and kind == BYTES:
-                assert isinstance(value, bytes)
-                tag, scalar = _value(value)
-                if tag and scalar is not None:
-                    yield step, tag, scalar
+    def _checked(self, data: bytes, offset: int, starts: list[int], lengths: list[int]) -> tuple[list[int], list[int]]:
+        """The records whose checksums are right."""
+        quick = in_c()
+        assert quick is not None
+        wrong = {
+            record
+            for record, (start, length) in enumerate(zip(starts, lengths, strict=True))
+            if mask(quick(data[start : start + length])) != _STORED(data, start + length)[0]
+        }
+        for record in sorted(wrong):
+            self._table.damage(0, offset + starts[record] - _HEADER, "a record with a wrong checksum")
+        if not wrong:
+            return starts, lengths
+        kept = [record for record in range(len(starts)) if record not in wrong]
+        return [starts[record] for record in kept], [lengths[record] for record in kept]
 
+    def _refuse(self, data: bytes, offset: int, start: int, length: int, why: str) -> None:
+        stored = _STORED(data, start + length)[0]
+        state = "right" if masked(data[start : start + length]) == stored else "wrong"
+        reason = f"a record that is no event ({why}; its checksum is {state})"
+        self._table.damage(0, offset + start - _HEADER, reason)
 
-def _value(message: bytes) -> tuple[str, float | None]:
-    tag, scalar = "", None
-    for number, kind, value in fields(message):
-        if not isinstance(value, bytes):
-            continue
-        if number == 1 and kind == BYTES:
-            tag = value.decode("utf-8", errors="replace")
-        elif number == 2 and kind == FIXED32:
-            scalar = float32(value)
-        elif number == 8 and kind == BYTES:
-            scalar = _tensor(value)
-    return tag, scalar
-
-
-def _tensor(message: bytes) -> float | None:
-    """The value of a scalar TensorProto: 1 dtype, 4 tensor_content, 5 float_val, 6 double_val."""
-    dtype, content, found = 0, b"", None
-    for number, kind, value in fields(message):
-        if number == 1 and isinstance(value, int):
-            dtype = value
-        elif isinstance(value, bytes) and number == 4:
-            content = value
-        elif isinstance(value, bytes) and number == 5 and len(value) == 4:
-            found = float32(value)
-        elif isinstance(value, bytes) and number == 6 and len(value) == 8:
-            found = float64(value)
-        del kind
-    if found is None and dtype == 1 and len(content) == 4:
-        return float32(content)
-    if found is None and dtype == _DOUBLE_DTYPE and len(content) == 8:
-        return float64(content)
-    return found
+    def _finish(self, data: bytes, offset: int, used: int) -> None:
+        self._end = offset + len(data)
+        if self._lost_from is not None:
+            lost = self._end - self._lost_from
+            self._table.damage(0, self._lost_from, f"a record header with a wrong checksum; {lost} bytes are lost")
+        elif used < len(data) or self._go_on_at > self._end:
+            self._table.damage(0, offset + used, "the last record is not finished yet", benign=True)
 
 
 READER = TensorBoard()
