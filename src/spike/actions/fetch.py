@@ -24,6 +24,7 @@ from spike.casefile.ledger import Ledger
 from spike.casefile.manifest import EVIDENCE
 from spike.casefile.pinning import SPARE_BYTES, Pin
 from spike.casefile.received import Incoming, OnFileChunk, Reception
+from spike.domain.checkpoint import Checkpoint
 from spike.domain.errors import InputUnreadable
 from spike.domain.manifest import Algorithm, Exclusion, Guarantee, Reference, decode_path, encode_path
 from spike.domain.remote import StoredCheckpoint, StoredObject
@@ -101,6 +102,19 @@ class Fetch:
             discard(reception.draft)  # of a checkpoint that is not whole, nothing is kept
             raise
 
+    def left_over(self, listed: frozenset[str]) -> tuple[Checkpoint, ...]:
+        """Checkpoints that an interrupted freeze had completed and that the store has lost since."""
+        evidence, found = self.case.path / EVIDENCE, []
+        for note in sorted(self.held.rglob("*.fetched.json")):
+            name = note.relative_to(self.held).as_posix().removesuffix(".fetched.json")
+            payload = self.case.read_json(note.relative_to(self.case.path).as_posix())
+            if payload is None or not (evidence / "pinned" / name).exists():
+                continue
+            checkpoint = from_payload(Checkpoint, payload.get("checkpoint", {}), source=str(note))
+            if checkpoint.path not in listed:
+                found.append(checkpoint)
+        return tuple(found)
+
     def _reception(self, destination: Path) -> Reception:
         evidence = self.case.path / EVIDENCE
         name = destination.relative_to(evidence / "pinned").as_posix()
@@ -117,7 +131,7 @@ class Fetch:
             return self._name(generation, usable, left_out, on_chunk)
         incoming = self._take_all(reception, generation, usable, on_chunk)
         refuse_change(store, now, list_below(store, generation))
-        self._write_down(reception, incoming, left_out)
+        self._write_down(reception, generation, incoming, left_out)
         return Pin(Guarantee.COPY, reception.close(incoming), left_out)
 
     def _take_all(
@@ -194,7 +208,13 @@ class Fetch:
         place = reception.draft.relative_to(self.case.path).as_posix()
         return f"{place.removesuffix('.fetching')}.fetched.json"
 
-    def _write_down(self, reception: Reception, incoming: Sequence[Incoming], left_out: Sequence[Exclusion]) -> None:
+    def _write_down(
+        self,
+        reception: Reception,
+        generation: StoredCheckpoint,
+        incoming: Sequence[Incoming],
+        left_out: Sequence[Exclusion],
+    ) -> None:
         """What the pin consists of, before it has its name: a freeze that is killed after it can still say so."""
         taken = [
             Taken(encode_path(i.path), encode_path(i.origin), i.size, i.modified_ns, i.version, i.etag)
@@ -202,6 +222,7 @@ class Fetch:
         ]
         payload: dict[str, Any] = {
             "schema": FETCHED_SCHEMA,
+            "checkpoint": to_payload(self.remote.describe(generation)),
             "objects": [to_payload(t) for t in taken],
             "exclusions": [to_payload(e) for e in left_out],
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -58,9 +58,12 @@ class Judge:
         pinned: Checkpoint,
         entries: tuple[ManifestEntry, ...],
         tapped: Tap | None,
-        others: tuple[Checkpoint, ...],
+        others: Iterable[Checkpoint],
     ) -> str:
-        """ "" for a checkpoint that trials may start from. `pinned` lies in the case, `entries` are its files."""
+        """ "" for a checkpoint that trials may start from. `pinned` lies in the case, `entries` are its files.
+
+        `others` is gone through only where something is not finite: an iterator may fetch them.
+        """
         key = bytes_key(entries)
         known = self.ledger.verdict_on(key)
         if known is not None:
@@ -77,7 +80,7 @@ class Judge:
         self.ledger.note_verdict(key, verdict)
         return verdict
 
-    def _are_constants(self, pinned: Checkpoint, others: tuple[Checkpoint, ...]) -> bool:
+    def _are_constants(self, pinned: Checkpoint, others: Iterable[Checkpoint]) -> bool:
         """True where an older checkpoint holds the same non-finite bytes: an attention mask of -inf, for one."""
         older = next((c for c in others if c.is_whole and step_of(c) < step_of(pinned)), None)
         if older is None:

@@ -28,18 +28,19 @@ class RemoteRun:
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """What was listed, as far as listing tells."""
-        return tuple(
-            Checkpoint(
-                path=url,
-                layout=REMOTE_LAYOUT,
-                step=found.step,
-                integrity=Integrity.UNVERIFIABLE,
-                reason=NOT_READ,
-                num_tensors=0,
-                num_bytes=found.num_bytes,
-                mtime_ns=max(o.modified_ns for o in found.objects),
-            )
-            for url, found in self.generations.items()
+        return tuple(self.describe(found) for found in self.generations.values())
+
+    def describe(self, found: StoredCheckpoint) -> Checkpoint:
+        """One generation."""
+        return Checkpoint(
+            path=self.store.url(found.path),
+            layout=REMOTE_LAYOUT,
+            step=found.step,
+            integrity=Integrity.UNVERIFIABLE,
+            reason=NOT_READ,
+            num_tensors=0,
+            num_bytes=found.num_bytes,
+            mtime_ns=max(o.modified_ns for o in found.objects),
         )
 
 
