@@ -29,6 +29,9 @@ class Role(StrEnum):
     """RNG state, scheduler tensors and whatever else a stack stores."""
 
 
+NOT_COUNTED = NotMeasured("recorded before saturation was counted")
+
+
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
     """One tensor of a checkpoint, named as the file names it."""
@@ -51,6 +54,8 @@ class TensorFacts:
     l2: float | NotMeasured
     num_zeros: int | NotMeasured
     num_subnormal: int | NotMeasured
+    num_saturated: int | NotMeasured = NOT_COUNTED
+    """Elements of the largest finite magnitude of their type; not measured for types that do not saturate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from spike.readers.checkpoints._statistics import Statistics, counter
 
 FLOATS = {"float64": np.uint64, "float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+LARGEST = {name: torch.finfo(getattr(torch, name)).max for name in FLOATS}
 TINY = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 
 
@@ -31,6 +32,12 @@ def count(bits, dtype):
     return totals
 
 
+def decode_bits(value, dtype):
+    """The bit pattern of a number, by torch."""
+    kind = {8: torch.int64, 4: torch.int32, 2: torch.int16}[getattr(torch, dtype).itemsize]
+    return int(torch.tensor(value, dtype=torch.float64).to(getattr(torch, dtype)).view(kind))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
@@ -38,6 +45,9 @@ def test_statistics_of_any_bits_equal_those_of_their_values(dtype, data):
     bits = data.draw(hnp.arrays(FLOATS[dtype], st.integers(0, 40)))
     if data.draw(st.booleans()):
         bits = bits & FLOATS[dtype](0x00FF)  # subnormals and zeros
+    if data.draw(st.booleans()):
+        largest = decode_bits(LARGEST[dtype], dtype)
+        bits = np.concatenate([bits, np.array([largest, largest | 1 << (8 * bits.itemsize - 1)], dtype=bits.dtype)])
     with np.errstate(over="ignore", invalid="ignore"):
         values = decode(bits, dtype).astype(np.float64)
         finite = np.abs(values[np.isfinite(values)])
@@ -48,6 +58,7 @@ def test_statistics_of_any_bits_equal_those_of_their_values(dtype, data):
     assert found.absmax == (finite.max() if finite.size else 0.0)
     assert found.num_zeros == int((values == 0).sum())
     assert found.num_subnormal == int(((finite > 0) & (finite < TINY[dtype])).sum())
+    assert found.num_saturated == int((finite == LARGEST[dtype]).sum())
     assert math.isclose(found.sum_squares, squares, rel_tol=1e-5) or (
         math.isinf(squares) and math.isinf(found.sum_squares)
     )
@@ -63,8 +74,36 @@ def test_float8_decodes_and_counts_as_torch_does(dtype):
     assert found.num_nonfinite == 256 - finite.size
     assert found.absmax == finite.max()
     assert found.num_zeros == int((expected == 0).sum()) + 1
+    assert found.num_saturated == int((finite == finite.max()).sum())
     smallest_normal = {"4": 2.0**-6, "5": 2.0**-14}[dtype[8]] / (2 if dtype.endswith("uz") else 1)
     assert found.num_subnormal == int(((finite > 0) & (finite < smallest_normal)).sum())
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_float8_tensors_of_ordinary_weights_are_counted_as_exactly_as_any_others(dtype, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
+    size, scale = data.draw(st.integers(0, 3000)), data.draw(st.sampled_from([1e-3, 0.3, 40.0, 1000.0]))
+    values = torch.from_numpy(rng.normal(0, scale, size)).float()
+    largest = torch.finfo(getattr(torch, dtype)).max
+    codes = values.clamp(-largest, largest).to(getattr(torch, dtype))
+    found = count(codes.view(torch.uint8).numpy(), dtype)
+    exact = codes.double().abs()
+    assert (found.num_nonfinite, found.num_zeros) == (0, int((exact == 0).sum()))
+    assert found.absmax == (exact.max().item() if size else 0.0)
+    assert found.num_saturated == int((exact == largest).sum())
+    smallest_normal = torch.finfo(getattr(torch, dtype)).smallest_normal
+    assert found.num_subnormal == int(((exact > 0) & (exact < smallest_normal)).sum())
+    assert math.isclose(found.sum_squares, float(exact.square().sum()), rel_tol=1e-5)
+
+
+def test_types_that_do_not_saturate_say_so_and_the_others_count(tmp_path):
+    big = torch.tensor([torch.finfo(torch.bfloat16).max, 1.0, -torch.finfo(torch.bfloat16).max], dtype=torch.bfloat16)
+    save_file({"ids": torch.tensor([255], dtype=torch.uint8), "w": big}, tmp_path / "model.safetensors")
+    found = {t.name: t for t in scan_checkpoint(inspect_checkpoint(tmp_path / "model.safetensors")).tensors}
+    assert "saturate" in str(found["ids"].num_saturated)
+    assert found["w"].num_saturated == 2
 
 
 def test_tiny_second_moments_keep_their_norm():

@@ -28,6 +28,8 @@ class FileRange:
     """CRC-32 that the file promises for exactly these bytes."""
     member: str = ""
     """Name of the archive member whose whole content this is; "" otherwise."""
+    within: FileRange | None = None
+    """The archive member that this is a part of, where there is one with a CRC."""
 
     def chunks(self, lend: Lend) -> Iterator[memoryview]:
         """The bytes, read into lent buffers; raises `InputUnreadable` where the file is too short."""
@@ -172,11 +174,15 @@ def strided(storage: FileRange, item: int, start: int, shape: tuple[int, ...], s
     if _is_contiguous(shape, strides):
         if count * item == storage.nbytes:
             return storage
-        return FileRange(storage.path, storage.offset + start * item, count * item)
+        return _part(storage, start * item, count * item)
     if count * item > storage.nbytes + MAX_EXPANSION:
         raise InputUnreadable(f"a tensor of {shape} repeats {storage.nbytes:,} bytes too often")
-    rest = FileRange(storage.path, storage.offset + start * item, storage.nbytes - start * item)
-    return Strided(rest, item, shape, strides)
+    return Strided(_part(storage, start * item, storage.nbytes - start * item), item, shape, strides)
+
+
+def _part(storage: FileRange, start: int, nbytes: int) -> FileRange:
+    whole = storage if storage.crc is not None else None
+    return FileRange(storage.path, storage.offset + start, nbytes, within=whole)
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -161,10 +161,14 @@ class SliceBytes:
             crc = zlib.crc32(chunk, crc)
             yield chunk
         if isinstance(source, FileRange) and source.crc is not None and crc != source.crc:
-            raise Damaged(
-                f"{self.piece.path.name}: the slice at byte {self.piece.offset:,} does not match its CRC-32",
-                Integrity.CORRUPT,
-            )
+            raise self.mismatch()
+
+    def mismatch(self) -> Damaged:
+        """What is wrong where the bytes do not match their CRC."""
+        return Damaged(
+            f"{self.piece.path.name}: the slice at byte {self.piece.offset:,} does not match its CRC-32",
+            Integrity.CORRUPT,
+        )
 
 
 def object_of(piece: Slice) -> Any:

@@ -1,9 +1,6 @@
 """Is every number of a checkpoint finite, and what are its tensors' digests? One pass over the bytes.
 
-Each megabyte is read once into a ring of buffers; one thread takes its SHA-256 while this one takes statistics from
-IEEE order is integer order, so one maximum over `bits & 0x7fff...` gives the largest magnitude and says
-whether anything is non-finite at all. bfloat16 is never widened to a copy: its two halves of each 32-bit word are
-float32 values after a shift or a mask.
+Each megabyte is read once into a ring of buffers; one thread takes its SHA-256 while this one takes its statistics.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +18,7 @@ from spike.domain.checkpoint import TensorFacts
 from spike.domain.errors import InputUnreadable
 from spike.domain.measured import NotMeasured
 from spike.readers.checkpoints._bytes import FileRange
-from spike.readers.checkpoints._statistics import Statistics, counter
+from spike.readers.checkpoints._statistics import Scratch, Statistics, counter
 from spike.readers.checkpoints.contract import LazyTensor, OnBytes
 
 CHUNK_BYTES = 1 << 20
@@ -30,6 +26,7 @@ RING = 4
 """Buffers between the reading and the hashing thread."""
 THREAD_WORTHWHILE = 1 << 18
 """Smaller tensors are hashed in place: handing them to a thread costs more than it saves."""
+NO_SATURATION = NotMeasured("only floating-point types saturate")
 
 
 @dataclass(slots=True)
@@ -47,23 +44,27 @@ def scan_tensors(tensors: Iterable[LazyTensor], on_bytes: OnBytes | None = None)
     result = ScanResult()
     with ThreadPoolExecutor(1, thread_name_prefix="spike-hash") as pool:
         scanner = _Scanner(pool, on_bytes or (lambda _count: None))
-        waiting: list[tuple[LazyTensor, Statistics, Future[str] | str]] = []
+        waiting: list[tuple[LazyTensor, Statistics | None, Future[str] | str]] = []
         for tensor in tensors:
             try:
-                statistics, digest = scanner.scan(tensor, result)
+                waiting.append((tensor, *scanner.scan(tensor, result)))
             except InputUnreadable as error:
                 result.unreadable.append((tensor.file, error.message))
-                statistics, digest = Statistics(), ""
-            waiting.append((tensor, statistics, digest))
+                waiting.append((tensor, None, ""))
         for tensor, statistics, digest in waiting:
             text = digest if isinstance(digest, str) else digest.result()
-            result.facts.append(_facts(tensor, statistics, text))
+            result.facts.append(facts_of(tensor, statistics, text))
     return result
 
 
 def digest_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     """The text that a tensor digest starts with, docs/FORMATS.md "Tensor digest"."""
     return f"{dtype}:{'x'.join(map(str, shape))}:".encode("ascii")
+
+
+def new_scratch() -> Scratch:
+    """The two buffers that counting chunks needs; one pair a thread."""
+    return np.empty(CHUNK_BYTES, dtype=np.uint8), np.empty(CHUNK_BYTES, dtype=np.uint8)
 
 
 class _Scanner:
@@ -75,7 +76,7 @@ class _Scanner:
         self.ring = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(RING)]
         self.busy: list[Future[None] | None] = [None] * RING
         self.turn = 0
-        self.scratch = (np.empty(CHUNK_BYTES, dtype=np.uint8), np.empty(CHUNK_BYTES, dtype=np.uint8))
+        self.scratch = new_scratch()
 
     def lend(self) -> memoryview:
         """The next buffer of the ring, once its last content has been hashed."""
@@ -135,22 +136,26 @@ def _whole_elements(tensor: LazyTensor, lend: Callable[[], memoryview]) -> Itera
         yield memoryview(rest)
 
 
-def _facts(tensor: LazyTensor, statistics: Statistics, digest: str) -> TensorFacts:
-    if not digest:
+def facts_of(tensor: LazyTensor, statistics: Statistics | None, digest: str | NotMeasured) -> TensorFacts:
+    """What a pass found out about a tensor; no `statistics` where its bytes could not be read."""
+    t = tensor
+    if statistics is None:
         lost = NotMeasured("its bytes could not be read")
-        return _named(tensor, lost, (lost, lost, lost, lost, lost))
-    return _named(
-        tensor,
+        return TensorFacts(
+            t.role, t.name, t.key, t.dtype, t.shape, t.file, lost, lost, lost, lost, lost, lost, num_saturated=lost
+        )
+    return TensorFacts(
+        t.role,
+        t.name,
+        t.key,
+        t.dtype,
+        t.shape,
+        t.file,
         digest,
-        (
-            statistics.num_nonfinite,
-            statistics.absmax,
-            math.sqrt(statistics.sum_squares),
-            statistics.num_zeros,
-            statistics.num_subnormal,
-        ),
+        statistics.num_nonfinite,
+        statistics.absmax,
+        math.sqrt(statistics.sum_squares),
+        statistics.num_zeros,
+        statistics.num_subnormal,
+        statistics.num_saturated if "float" in t.dtype or "complex" in t.dtype else NO_SATURATION,
     )
-
-
-def _named(tensor: LazyTensor, digest: str | NotMeasured, numbers: tuple[Any, ...]) -> TensorFacts:
-    return TensorFacts(tensor.role, tensor.name, tensor.key, tensor.dtype, tensor.shape, tensor.file, digest, *numbers)

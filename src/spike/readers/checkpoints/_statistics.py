@@ -1,9 +1,10 @@
 """How large, how many zeros, is anything not finite? Statistics of a tensor from the bits of its elements.
 
-IEEE order is integer order: the maximum of `bits & 0x7fff...` is the largest magnitude and says whether anything is
-non-finite at all, the minimum whether there are zeros or subnormals. Two bytes wide elements are never widened to a
-copy: each half of a 32-bit word becomes a float32 by a shift and a mask. Sums of squares go row by row in float32 and
-are added up in float64, except where magnitudes would vanish or overflow in float32.
+IEEE order is integer order: the largest magnitude says whether anything is non-finite at all, the smallest whether
+there are zeros or subnormals. Read as unsigned numbers the negative elements are the largest, read as signed ones the
+smallest, so the minimum and the maximum of both readings bound every magnitude without a pass that writes them. Narrow
+elements are never widened to a copy: each part of a 32-bit word becomes a float32 by a mask and a shift. Sums of
+squares go row by row in float32 and are added up in float64, except where magnitudes would vanish or overflow.
 
 Complex elements count as two; the norm and the magnitude are those of the finite elements.
 """
@@ -33,6 +34,17 @@ class Statistics:
     sum_squares: float = 0.0
     num_zeros: int = 0
     num_subnormal: int = 0
+    num_saturated: int = 0
+    """Elements of the largest finite magnitude of their type."""
+
+    def add(self, other: Statistics) -> None:
+        """Take in what another part of the same tensor holds."""
+        self.num_nonfinite += other.num_nonfinite
+        self.absmax = max(self.absmax, other.absmax)
+        self.sum_squares += other.sum_squares
+        self.num_zeros += other.num_zeros
+        self.num_subnormal += other.num_subnormal
+        self.num_saturated += other.num_saturated
 
 
 def counter(dtype: str, scratch: Scratch) -> Counter:
@@ -42,17 +54,17 @@ def counter(dtype: str, scratch: Scratch) -> Counter:
     if dtype in _IEEE:
         return lambda raw, totals: _count_floats(raw, totals, dtype, scratch)
     if dtype.startswith("float8"):
-        return lambda raw, totals: _count_float8(raw, totals, dtype)
+        return lambda raw, totals: _count_float8(raw, totals, dtype, scratch)
     native = np.dtype(dtype)
     return lambda raw, totals: _count_integers(raw.view(native), totals)
 
 
-_IEEE: dict[str, tuple[Any, int, int]] = {
-    # bits type, mantissa bits, magnitude mask
-    "float64": (np.uint64, 52, 0x7FFF_FFFF_FFFF_FFFF),
-    "float32": (np.uint32, 23, 0x7FFF_FFFF),
-    "float16": (np.uint16, 10, 0x7FFF),
-    "bfloat16": (np.uint16, 7, 0x7FFF),
+_IEEE: dict[str, tuple[Any, Any, int, int]] = {
+    # bits read as unsigned and as signed numbers, mantissa bits, magnitude mask
+    "float64": (np.uint64, np.int64, 52, 0x7FFF_FFFF_FFFF_FFFF),
+    "float32": (np.uint32, np.int32, 23, 0x7FFF_FFFF),
+    "float16": (np.uint16, np.int16, 10, 0x7FFF),
+    "bfloat16": (np.uint16, np.int16, 7, 0x7FFF),
 }
 _SAFE_SQUARES = (1e-12, 1e15)
 """Magnitudes whose squares neither vanish nor overflow in a float32 sum over one row."""
@@ -66,23 +78,34 @@ _HALF_SCALE = np.float32(2.0**112)
 def _count_floats(raw: NDArray[np.uint8], totals: Statistics, dtype: str, scratch: Scratch) -> None:
     if not raw.size:
         return
-    kind, mantissa, mask = _IEEE[dtype]
-    bits = raw.view(kind)
-    magnitude = np.bitwise_and(bits, kind(mask), out=scratch[0][: raw.size].view(kind))
-    top, infinity = int(magnitude.max()), mask ^ ((1 << mantissa) - 1)
+    kind, signed, mantissa, mask = _IEEE[dtype]
+    bits, infinity = raw.view(kind), mask ^ ((1 << mantissa) - 1)
+    bottom, top = _bounds(bits, raw.view(signed), mask)
+    magnitude = scratch[0][: raw.size].view(kind)
+    if bottom < 1 << mantissa or top >= infinity - 1:
+        np.bitwise_and(bits, kind(mask), out=magnitude)
+    if bottom < 1 << mantissa:
+        tiny = int(np.count_nonzero(magnitude < kind(1 << mantissa)))
+        zeros = magnitude.size - int(np.count_nonzero(magnitude))
+        totals.num_zeros += zeros
+        totals.num_subnormal += tiny - zeros
+    if top >= infinity - 1:
+        totals.num_saturated += int(np.count_nonzero(magnitude == kind(infinity - 1)))
     if top >= infinity:
-        totals.num_nonfinite += int(np.count_nonzero(magnitude >= kind(infinity)))
         finite = magnitude[magnitude < kind(infinity)]
+        totals.num_nonfinite += magnitude.size - finite.size
         top = int(finite.max(initial=0))
         totals.sum_squares += _wide(decode(finite, dtype))
     else:
         totals.sum_squares += _sum_squares(raw, dtype, _value(top, dtype), scratch)
     totals.absmax = max(totals.absmax, _value(top, dtype))
-    if int(magnitude.min()) < 1 << mantissa:
-        tiny = int(np.count_nonzero(magnitude < kind(1 << mantissa)))
-        zeros = magnitude.size - int(np.count_nonzero(magnitude))
-        totals.num_zeros += zeros
-        totals.num_subnormal += tiny - zeros
+
+
+def _bounds(unsigned: NDArray[Any], signed: NDArray[Any], mask: int) -> tuple[int, int]:
+    """Smallest and largest magnitude: each is an end of one of the two readings, whatever the signs are."""
+    low, high = int(unsigned.min()) & mask, int(unsigned.max()) & mask
+    other_low, other_high = int(signed.min()) & mask, int(signed.max()) & mask
+    return min(low, other_low), max(high, other_high)
 
 
 def _sum_squares(raw: NDArray[np.uint8], dtype: str, top: float, scratch: Scratch) -> float:
@@ -126,20 +149,62 @@ def _value(bits: int, dtype: str) -> float:
     return float(decode(np.array([bits], dtype=_IEEE[dtype][0]), dtype)[0])
 
 
-def _count_float8(raw: NDArray[np.uint8], totals: Statistics, dtype: str) -> None:
+_FLOAT8: dict[str, tuple[int, int, int, float]] = {
+    # first magnitude that is not finite, exponent mask, place of its lowest bit in a float32, scale of the float32
+    "float8_e4m3fn": (0x7F, 0x78, 20, 2.0**120),
+    "float8_e5m2": (0x7C, 0x7C, 21, 2.0**112),
+}
+_MANY_SUBNORMAL = 64
+"""One subnormal in so many elements: beyond it some processors multiply so slowly that a histogram is faster."""
+
+
+def _count_float8(raw: NDArray[np.uint8], totals: Statistics, dtype: str, scratch: Scratch) -> None:
+    layout = _FLOAT8.get(dtype)
+    if layout is None or raw.size % 4 or not raw.size:
+        _count_codes(raw, totals, dtype)
+        return
+    nonfinite, exponents, place, scale = layout
+    magnitude, masked = scratch[0][: raw.size], scratch[1][: raw.size]
+    np.bitwise_and(raw, np.uint8(0x7F), out=magnitude)
+    np.bitwise_and(raw, np.uint8(exponents), out=masked)
+    top, zeros = int(magnitude.max()), raw.size - int(np.count_nonzero(magnitude))
+    subnormal = raw.size - zeros - int(np.count_nonzero(masked))
+    if top >= nonfinite or subnormal * _MANY_SUBNORMAL > raw.size:
+        _count_codes(raw, totals, dtype)
+        return
+    totals.absmax = max(totals.absmax, float(float8_values(dtype)[top]))
+    totals.num_zeros += zeros
+    totals.num_subnormal += subnormal
+    if top == nonfinite - 1:
+        totals.num_saturated += int(np.count_nonzero(magnitude == np.uint8(top)))
+    totals.sum_squares += _lanes(raw.view(np.uint32), place, np.float32(scale), masked.view(np.uint32))
+
+
+def _lanes(words: NDArray[np.uint32], place: int, scale: np.float32, out: NDArray[np.uint32]) -> float:
+    """Sum of squares of four elements a word: each lane moves to where a float32 has its exponent and mantissa."""
+    total, values = 0.0, out.view(np.float32)
+    for lane in range(0, 32, 8):
+        np.bitwise_and(words, np.uint32(0x7F << lane), out=out)
+        shift = np.left_shift if place > lane else np.right_shift
+        shift(out, np.uint32(abs(place - lane)), out=out)
+        total += _rows(np.multiply(values, scale, out=values))
+    return total
+
+
+def _count_codes(raw: NDArray[np.uint8], totals: Statistics, dtype: str) -> None:
     """One histogram of the bytes: every statistic follows from the 256 counts."""
     values = float8_values(dtype).astype(np.float64)
     counts = _histogram(raw)
     finite = np.isfinite(values)
+    magnitude = np.abs(np.where(finite, values, 0.0))
     totals.num_nonfinite += int(counts[~finite].sum())
-    used = np.abs(values[finite & (counts > 0)])
-    totals.absmax = max(totals.absmax, float(used.max(initial=0.0)))
-    totals.sum_squares += float(np.dot(counts[finite], values[finite] ** 2))
+    totals.absmax = max(totals.absmax, float(magnitude[counts > 0].max(initial=0.0)))
+    totals.sum_squares += float(np.dot(counts, magnitude**2))
+    totals.num_saturated += int(counts[magnitude == magnitude.max()].sum())
     if dtype != "float8_e8m0fnu":  # has neither zero nor subnormals
-        zero = values == 0
         exponent_mask = 0x78 if "e4m3" in dtype else 0x7C
-        subnormal = finite & ~zero & ((np.arange(256) & exponent_mask) == 0)
-        totals.num_zeros += int(counts[zero].sum())
+        subnormal = (magnitude > 0) & ((np.arange(256) & exponent_mask) == 0)
+        totals.num_zeros += int(counts[values == 0].sum())
         totals.num_subnormal += int(counts[subnormal].sum())
 
 
