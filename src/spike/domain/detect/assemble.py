@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spike.domain.detect import hints as facts
 from spike.domain.detect.constants import Constants
@@ -34,8 +38,17 @@ LONE_LEVEL = 3.0
 PARTICIPANT_SIGMAS = 4.0
 """A signal that does not raise an incident itself takes part in one from this far out."""
 
+EARLY_SIGMAS = 3.0
+"""... and the row before it belongs to it from this far out."""
 
-@dataclass(frozen=True, slots=True, eq=False)
+USUAL_ROWS = 4096
+"""The newest rows say what distance between two logged steps is usual."""
+
+ENDLESS = 1 << 62
+"""A step behind every record."""
+
+
+@dataclass(frozen=True, eq=False)
 class Scene:
     """Everything known of one rank (or of the whole job) while incidents are put together."""
 
@@ -44,27 +57,39 @@ class Scene:
     constants: Constants
     rank: int | None
 
-    @property
+    @cached_property
     def spacing(self) -> int:
         """Usual distance between two logged steps."""
         loss = self.tracks.get(LOSS) or next(iter(self.tracks.values()), None)
         if loss is None or len(loss) < 2:
             return 1
-        gaps = sorted(b - a for a, b in pairwise(loss.steps))
-        return max(1, gaps[len(gaps) // 2])
+        gaps = np.diff(loss.steps[-USUAL_ROWS:])
+        return max(1, int(np.partition(gaps, gaps.size // 2)[gaps.size // 2]))
 
 
 def incidents(evidence: Sequence[Evidence], scene: Scene) -> tuple[Incident, ...]:
     """Put evidence of several signals together and judge each cluster."""
     clusters = [c for c in _clusters(evidence, scene) if _is_enough(c, scene)]
-    taken = {step for cluster in clusters for e in cluster for step in _steps_between(scene, e.onset, e.last)}
+    usual = _usual_rows(clusters, scene)
+    onsets = [min(e.onset for e in cluster) for cluster in clusters]  # in order
     found: list[Incident] = []
     for index, cluster in enumerate(clusters):
-        later = [min(e.onset for e in other) for other in clusters[index + 1 :]]
-        end = max(e.last for e in cluster)
-        until = min((onset for onset in later if onset > end), default=1 << 62)
-        found.append(_incident(_with_participants(cluster, scene), scene, taken, until))
+        later = max(index + 1, bisect_right(onsets, max(e.last for e in cluster)))
+        until = onsets[later] if later < len(onsets) else ENDLESS
+        found.append(_incident(_with_participants(cluster, scene), scene, usual, until))
     return tuple(found)
+
+
+def _usual_rows(clusters: list[list[Evidence]], scene: Scene) -> NDArray[np.int64]:
+    """The loss's finite rows that no incident covers."""
+    loss = scene.tracks.get(LOSS)
+    if loss is None or not clusters:
+        return np.empty(0, dtype=np.int64)
+    usual = np.isfinite(loss.y)
+    for e in (e for cluster in clusters for e in cluster):
+        first, end = np.searchsorted(loss.steps, (e.onset, e.last + 1))
+        usual[first:end] = False
+    return np.flatnonzero(usual)
 
 
 def _clusters(evidence: Sequence[Evidence], scene: Scene) -> list[list[Evidence]]:
@@ -100,7 +125,7 @@ def _is_enough(cluster: list[Evidence], scene: Scene) -> bool:
 def _is_at_the_start(evidence: Evidence, scene: Scene) -> bool:
     """Whether a gradient norm moves within the first rows of a record and comes back or settles."""
     track = scene.tracks[evidence.signal]
-    first = track.steps[min(scene.constants.ready_rows, len(track) - 1)]
+    first = track.step(min(scene.constants.ready_rows, len(track) - 1))
     return evidence.onset < first and not evidence.is_open and len(track) > 4 * scene.constants.ready_rows
 
 
@@ -111,11 +136,6 @@ def _stands_alone(evidence: Evidence, constants: Constants) -> bool:
         return evidence.level >= max(constants.lone_grad_shift, LONE_LEVEL * evidence.signature.scale)
     enough = (1.5 * constants.max_sigmas) if evidence.num_rows <= 2 else (1.3 * constants.min_sigmas)
     return evidence.effect >= constants.lone_grad_norm and evidence.sigmas > enough
-
-
-def _steps_between(scene: Scene, first: int, last: int) -> list[int]:
-    loss = scene.tracks.get(LOSS)
-    return [] if loss is None else [s for s in loss.steps if first <= s <= last]
 
 
 def _with_participants(cluster: list[Evidence], scene: Scene) -> list[Evidence]:
@@ -136,13 +156,15 @@ def _participant(track: Track, onset: int, first: int, last: int) -> Evidence | 
     if usual is None:
         return None
     centre, scale = usual
-    rows = [r for r, step in enumerate(track.steps) if first <= step <= last and not math.isnan(track.y[r])]
-    high = [r for r in rows if track.y[r] - centre > PARTICIPANT_SIGMAS * scale]
-    if not high:
+    start, end = np.searchsorted(track.steps, (first, last + 1))
+    away = track.y[start:end] - centre
+    high = np.flatnonzero(away > PARTICIPANT_SIGMAS * scale)
+    if high.size == 0:
         return None
-    peak = max(high, key=lambda r: track.y[r])
-    early = [r for r in rows if r <= high[0] and r > high[0] - 2 and track.y[r] - centre > 3.0 * scale]
-    effect = track.y[peak] - centre
+    before = int(high[0]) - 1
+    begin = start + (before if before >= 0 and away[before] > EARLY_SIGMAS * scale else before + 1)
+    peak, stop = int(start + high[np.argmax(away[high])]), int(start + high[-1])
+    effect = track.at(peak) - centre
     signature = Signature(
         track.name,
         Kind.SPIKE,
@@ -151,22 +173,22 @@ def _participant(track: Track, onset: int, first: int, last: int) -> Evidence | 
         scale,
         min(PARTICIPANT_SIGMAS * scale, 0.5 * effect),
         1,
-        track.steps[min([*early, high[0]])],
-        track.steps[peak],
-        track.values[peak],
-        track.steps[high[-1]],
+        track.step(int(begin)),
+        track.step(peak),
+        track.value(peak),
+        track.step(stop),
     )
-    return Evidence(signature, effect, effect / scale, high[-1] == len(track) - 1, False, len(high), may_raise=False)
+    return Evidence(signature, effect, effect / scale, stop == len(track) - 1, False, int(high.size), may_raise=False)
 
 
-def _incident(cluster: list[Evidence], scene: Scene, taken: set[int], until: int) -> Incident:
+def _incident(cluster: list[Evidence], scene: Scene, usual: NDArray[np.int64], until: int) -> Incident:
     ordered = _one_per_signal(cluster)
     first = ordered[0]
     kind = min((e.signature.kind for e in cluster if e.may_raise), key=KIND_ORDER.index)
     onset = first.onset
     loss = next((e for e in ordered if e.signal == LOSS), None)
     peak = (loss or max(ordered, key=lambda e: e.sigmas)).signature.peak_step
-    recovered = _has_recovered(cluster, kind, scene, taken, until)
+    recovered = _has_recovered(cluster, kind, scene, usual, until)
     return Incident(
         kind=kind,
         severity=_severity(kind, cluster, recovered),
@@ -219,7 +241,7 @@ def _united(one: Evidence, other: Evidence) -> Evidence:
     )
 
 
-def _has_recovered(cluster: list[Evidence], kind: Kind, scene: Scene, taken: set[int], until: int) -> bool:
+def _has_recovered(cluster: list[Evidence], kind: Kind, scene: Scene, usual: NDArray[np.int64], until: int) -> bool:
     raising = [e for e in cluster if e.may_raise]
     if any(e.is_open or e.is_settled for e in raising):
         return False
@@ -233,9 +255,9 @@ def _has_recovered(cluster: list[Evidence], kind: Kind, scene: Scene, taken: set
         e.signal == LOSS and e.signature.direction > 0 for e in raising
     ):
         return True
-    found = recovery(track, onset, last, until, taken, scene.constants)
-    if not found.is_known and until < 1 << 62:
-        found = recovery(track, onset, last, 1 << 62, taken, scene.constants)
+    found = recovery(track, onset, last, until, usual, scene.constants)
+    if not found.is_known and until < ENDLESS:
+        found = recovery(track, onset, last, ENDLESS, usual, scene.constants)
     return found.is_back(scene.constants)
 
 
@@ -295,5 +317,5 @@ def _first_loss(scene: Scene) -> float | None:
     track = scene.tracks.get(LOSS)
     if track is None or track.is_excerpt or len(track) == 0:
         return None
-    value = track.values[0]
+    value = track.value(0)
     return value if math.isfinite(value) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,6 +12,9 @@ from spike.domain.incident import Notice
 from spike.domain.signals import GRAD_NORM, LOSS, Series, Signals
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 2, 400
+PERIOD_ROWS = 16_384
+"""Newest rows in which a period is looked for: forty of the longest ones."""
+
 FEWEST_PERIODS = 6
 """A swing must be seen this often to be called a period."""
 
@@ -49,8 +51,7 @@ def _is_empty_timer(series: Series) -> bool:
 
 def stale(series: Series) -> Notice:
     """A column that repeats itself is no evidence."""
-    values = {float(v) for v in series.values}
-    if values == {0.0}:
+    if bool(np.all(series.values == 0.0)):
         why = f"{series.name} is 0 in every row: it was never computed, so it proves nothing"
     else:
         why = f"{series.name} repeats its previous value in most rows: a stale column, so it proves nothing"
@@ -68,13 +69,13 @@ def zero_loss(series: Series) -> Notice | None:
 
 def period(track: Track, constants: Constants) -> int | None:
     """Rows after which the loss repeats its swing, or None."""
-    y = np.asarray([v if math.isfinite(v) else np.nan for v in track.y], dtype=float)
+    y = track.y[-PERIOD_ROWS:]
     y = y[np.isfinite(y)]
     if y.size < FEWEST_PERIODS * SHORTEST_PERIOD * 4:
         return None
     window = min(401, max(5, y.size // 8) | 1)
-    kernel = np.ones(window) / window
-    trend = np.convolve(np.pad(y, window // 2, mode="edge"), kernel, mode="valid")
+    sums = np.cumsum(np.pad(y - y[0], (window // 2 + 1, window // 2), mode="edge"))
+    trend = (sums[window:] - sums[:-window]) / window + y[0]
     swing = y - trend
     limit = 4.0 * 1.4826 * float(np.median(np.abs(swing - np.median(swing)))) or 1.0
     swing = np.clip(swing - np.median(swing), -limit, limit)
@@ -84,19 +85,19 @@ def period(track: Track, constants: Constants) -> int | None:
     longest = min(LONGEST_PERIOD, y.size // FEWEST_PERIODS)
     spectrum = np.fft.rfft(swing, 2 * y.size)
     correlation = np.fft.irfft(spectrum * np.conj(spectrum))[: longest + 1] / power
-    for lag in range(SHORTEST_PERIOD, longest):
-        is_peak = correlation[lag] > correlation[lag - 1] and correlation[lag] >= correlation[lag + 1]
-        valley = float(np.min(correlation[1 : lag + 1]))
-        if is_peak and correlation[lag] > constants.period_correlation and valley < 0.5 * correlation[lag]:
-            return lag
-    return None
+    here = correlation[1:longest]
+    is_peak = (here > correlation[: longest - 1]) & (here >= correlation[2 : longest + 1])
+    is_high = (here > constants.period_correlation) & (np.minimum.accumulate(here) < 0.5 * here)
+    lags = 1 + np.flatnonzero(is_peak & is_high)
+    lags = lags[lags >= SHORTEST_PERIOD]
+    return int(lags[0]) if lags.size else None
 
 
 def periodic(track: Track, rows: int) -> Notice:
     """Length-grouped or otherwise ordered batches."""
-    spacing = track.steps[1] - track.steps[0]
+    spacing = track.step(1) - track.step(0)
     why = f"the loss swings with a period of {rows * spacing} steps: batches grouped by length or source"
-    return Notice("periodic-batches", (track.steps[0], track.steps[-1]), why)
+    return Notice("periodic-batches", (track.step(0), track.step(-1)), why)
 
 
 def hard_batches(steps: Iterable[int]) -> Notice:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
-from spike.domain.detect.baseline import Baseline, Forecast, coordinate
-from spike.domain.detect.constants import Constants
-from spike.domain.detect.tail import Tail
-from spike.domain.detect.track import Track
+import numpy as np
 
-UP, DOWN = 1, -1
+from spike.domain.detect.baseline import Forecast, coordinate
+from spike.domain.detect.calm import FEWEST, MOST, can_judge_many, take_calm
+from spike.domain.detect.constants import Constants
+from spike.domain.detect.tail import TAIL_SHARE, rare_above
+from spike.domain.detect.track import Track
+from spike.domain.detect.watch import DOWN, MANY_ROWS, UP, Watch
 
 SHORT_ROWS = 2
 """A departure this short is judged by the tail alone; a longer one is a state of the run."""
-
-MEMORY_WEIGHT = 0.02
-"""Weight of the newest pair: an average over about fifty."""
-
-MEMORY_MARGIN = 0.08
-"""Half the standard error of such an average, subtracted so that independent errors look so."""
 
 MOST_WAITING = 16
 """Rows held under suspicion at most: a sum that has not decided by then never will."""
@@ -36,9 +31,6 @@ ABOVE_SIGMAS = 1.0
 
 LOW_ROWS = 3
 """Rows that must stay low behind a downward jump."""
-
-MANY_ROWS = 200
-"""From this many rows on, the upper hundredth of the run's errors says what is usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,90 +61,6 @@ class Departure:
     """Sum of their distances in scales, over the spread that such a sum of healthy rows would have."""
 
 
-class Memory:
-    """How much one row's error tells about the next: batches in an order, not independent draws."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._square = 1.0
-        self._product = 0.0
-
-    def add(self, z: float) -> None:
-        """Take in one standardised error; far ones count no more than three."""
-        z = max(-3.0, min(3.0, z))
-        self._square += MEMORY_WEIGHT * (z * z - self._square)
-        self._product += MEMORY_WEIGHT * (z * self._last - self._product)
-        self._last = z
-
-    def inflation(self) -> float:
-        """By how much the spread of a sum exceeds that of independent errors, for a first-order memory."""
-        rho = self._product / self._square if self._square > 0 else 0.0
-        rho = min(0.8, max(0.0, rho - MEMORY_MARGIN) * 1.2)
-        return math.sqrt((1.0 + rho) / (1.0 - rho))
-
-
-class Watch:
-    """The state of one pass: baseline, tails, running sums."""
-
-    def __init__(self, track: Track, constants: Constants) -> None:
-        self.track = track
-        self.constants = constants
-        self.baseline = Baseline(constants, track.prior, track.floor)
-        self.tails = {UP: Tail(constants.tail_rows), DOWN: Tail(constants.tail_rows)}
-        self.sums = {UP: 0.0, DOWN: 0.0}
-        self.since = {UP: 0, DOWN: 0}
-        """Row at which each sum last left zero: the likeliest beginning of a lasting shift."""
-        self.left = (-(1 << 30), math.inf)
-        """(row, centre) of the baseline that was last left downward without a jump."""
-        self.highest = -math.inf
-        self.recent: deque[tuple[int, float]] = deque(maxlen=constants.window_rows)
-        """(row, z) of the rows since the last departure, newest last."""
-        self.hard: list[int] = []
-        self.waiting: list[tuple[int, float, float, float]] = []
-        """(row, y, error, z) of rows that a running sum still holds under suspicion."""
-        self.memory = Memory()
-        self.healthy: list[float] = []
-        """z of every row that was judged healthy."""
-
-    def let_in(self) -> None:
-        """Take the rows that waited into the baseline; those of a crossing say nothing about the usual memory."""
-        is_calm = max(self.sums.values()) < self.constants.cusum_limit
-        for row, y, error, z in self.waiting:
-            self.baseline.accept(row, y, error)
-            if is_calm:
-                self.memory.add(z)
-        self.waiting.clear()
-
-    def begin_again(self, first: int, last: int) -> None:
-        """Start the baseline anew on these rows: the trend has changed, and nothing is wrong."""
-        rows = [(r, self.track.y[r]) for r in range(max(0, first), last + 1) if math.isfinite(self.track.y[r])]
-        known, reach = self.baseline.num_accepted, self.constants.accept_sigmas * self.baseline.scale()
-        self.baseline.restart([(row, y) for row, y in rows if abs(y - rows[-1][1]) < reach])
-        self.baseline.num_accepted = max(known, self.constants.ready_rows)
-        self.sums = {UP: 0.0, DOWN: 0.0}
-        self.recent.clear()
-
-    def threshold(self, direction: int) -> float:
-        """Scales beyond which one row counts, for this run's own tail and this little evidence."""
-        c = self.constants
-        rows = self.baseline.num_accepted
-        few = 1.0 + 6.0 / rows if c.ready_rows <= rows < 4 * c.window_rows else 1.0  # before that the prior is wide
-        tail = self.tails[direction].threshold(c.false_alarms)
-        return min(c.max_sigmas, max(c.min_sigmas, tail)) * few
-
-    def is_large(self, effect: float, sigmas: float) -> bool:
-        """Whether a loss jumps so far up that the run's own hard batches excuse it no more."""
-        c, track = self.constants, self.track
-        is_loss = track.transform == "log" and track.prior == c.loss_prior
-        return (
-            is_loss and effect >= c.large_jump and sigmas >= c.large_sigmas and self.baseline.num_accepted > MANY_ROWS
-        )
-
-    def is_ready(self, forecast: Forecast) -> bool:
-        """Whether one row can be judged: enough healthy rows, or an excerpt with a prior."""
-        return forecast.is_ready or (self.track.is_excerpt and self.baseline.num_accepted >= 1)
-
-
 @dataclass(frozen=True, slots=True)
 class Pass:
     """What one pass over a track found."""
@@ -162,21 +70,34 @@ class Pass:
     """Rows that would be far out for a normal noise and are not for this run's tail."""
 
 
-def departures(track: Track, constants: Constants) -> Pass:
-    """Every departure of the track, upward and downward, in order."""
+def departures(track: Track, constants: Constants, *, many_at_once: bool = True) -> Pass:
+    """Every departure of the track, upward and downward, in order.
+
+    `many_at_once` judges calm stretches as a whole; without it each row is judged on its own, with the same answer.
+    """
     watch = Watch(track, constants)
     found: list[Departure] = []
-    row = 0
-    while row < len(track):
-        y = track.y[row]
-        if math.isnan(y):
-            row += 1
-            continue
-        direction = _crossing(watch, row, y)
+    known = np.flatnonzero(~np.isnan(track.y))
+    lost = np.flatnonzero(np.isinf(track.y[known]))  # places among the known rows
+    place, many = 0, FEWEST
+    while place < known.size:
+        if many_at_once and can_judge_many(watch):
+            at = int(np.searchsorted(lost, place))
+            end = min(place + many, int(lost[at]) if at < lost.size else known.size)
+            if end > place:
+                rows = known[place:end]
+                count = take_calm(watch, rows, track.y[rows])
+                place += count
+                many = min(MOST, 2 * many) if count == rows.size else max(FEWEST, many // 2)
+                if count == rows.size:
+                    continue
+        row = int(known[place])
+        direction = _crossing(watch, row, track.at(row))
         if direction == 0 or (_is_learning(watch, row) if direction == DOWN else _is_flattening(watch, row)):
-            row += 1
+            place += 1
             continue
         departure, row = _follow(watch, row, direction)
+        place = int(np.searchsorted(known, row))
         found.append(departure)
     kept, hard = _rare(watch, [d for d in found if _has_weight(watch, d)])
     return Pass(tuple(kept), tuple(sorted((*watch.hard, *hard))))
@@ -195,15 +116,18 @@ def _rare(watch: Watch, found: list[Departure]) -> tuple[list[Departure], list[i
     short = [d for d in found if d.num_rows <= SHORT_ROWS and not d.is_open and d.direction == UP]
     if not short or len(watch.healthy) < MANY_ROWS:
         return found, []
-    common: list[Departure] = []
-    for departure in short:
-        others = [d.sigmas for d in short if d is not departure]
-        tail = Tail(len(watch.healthy) + len(others))
-        tail.fill([*watch.healthy, *others])
-        limit = min(c.max_sigmas, max(c.min_sigmas, tail.threshold(c.false_alarms)))
-        if departure.sigmas < limit and not watch.is_large(departure.effect, departure.sigmas):
-            common.append(departure)
-    return [d for d in found if d not in common], [d.peak for d in common]
+    size = len(watch.healthy) + len(short) - 1
+    ordered = np.sort(watch.healthy.last())[-(int(size * TAIL_SHARE) + 2) :]
+    sigmas = np.array([d.sigmas for d in short])
+    common: set[int] = set()
+    for place, departure in enumerate(short):
+        together = np.sort(np.concatenate([ordered, np.delete(sigmas, place)]))
+        tail = rare_above(together[-(size - int(size * (1.0 - TAIL_SHARE))) :], c.false_alarms)
+        limit = min(c.max_sigmas, max(c.min_sigmas, tail))
+        if departure.sigmas < limit and not watch.is_seen(departure.effect, departure.sigmas):
+            common.add(departure.peak)
+    dropped = [d for d in short if d.peak in common]
+    return [d for d in found if d not in dropped], [d.peak for d in dropped]
 
 
 def _is_learning(watch: Watch, row: int) -> bool:
@@ -216,14 +140,14 @@ def _is_learning(watch: Watch, row: int) -> bool:
     onset = _first_departure(watch, row, DOWN)
     forecast = watch.baseline.forecast(row)
     limit = watch.threshold(DOWN) * forecast.scale
-    ahead = [y for y in track.y[row + 1 : row + 1 + LOW_ROWS] if not math.isnan(y)]
-    is_low = forecast.centre - track.y[row] > limit
-    was_usual = not watch.recent or watch.recent[-1][1] > -watch.constants.return_sigmas
-    if math.isinf(track.y[row]) or _is_jump(watch, row if is_low and was_usual else onset, row, forecast):
+    ahead = [y for y in track.between(row + 1, row + 1 + LOW_ROWS) if not math.isnan(y)]
+    is_low = forecast.centre - track.at(row) > limit
+    was_usual = len(watch.recent_z) == 0 or watch.recent_z.last(1)[0] > -watch.constants.return_sigmas
+    if math.isinf(track.at(row)) or _is_jump(watch, row if is_low and was_usual else onset, row, forecast):
         return False
     if is_low and not all(forecast.centre - y > 0.5 * limit for y in ahead):
         watch.sums[DOWN] = 0.0
-        watch.baseline.note_error(track.y[row] - forecast.centre)
+        watch.baseline.note_error(track.at(row) - forecast.centre)
         return True
     watch.left = (row, forecast.centre)
     watch.begin_again(min(onset, row - 3), row)
@@ -237,12 +161,12 @@ def _is_flattening(watch: Watch, row: int) -> bool:
     """
     track = watch.track
     forecast = watch.baseline.forecast(row)
-    if track.y[row] - forecast.centre > watch.threshold(UP) * forecast.scale or not forecast.is_ready:
+    if track.at(row) - forecast.centre > watch.threshold(UP) * forecast.scale or not forecast.is_ready:
         return False
     watch.let_in()
     onset = _first_departure(watch, row, UP)
-    before = sorted(y for y in track.y[max(0, onset - BEFORE_ROWS) : onset] if math.isfinite(y))
-    since = sorted(y for y in track.y[onset : row + 1] if math.isfinite(y))
+    before = sorted(y for y in track.between(max(0, onset - BEFORE_ROWS), onset) if math.isfinite(y))
+    since = sorted(y for y in track.between(onset, row + 1) if math.isfinite(y))
     level = since[len(since) // 2]
     left, centre = watch.left
     near = watch.constants.return_sigmas * forecast.scale
@@ -255,9 +179,9 @@ def _is_flattening(watch: Watch, row: int) -> bool:
 
 def _is_jump(watch: Watch, onset: int, row: int, forecast: Forecast) -> bool:
     """Whether the loss fell at once to a level that it keeps: the first low rows are as low as the ones that follow."""
-    y = watch.track.y
-    first = [forecast.centre - v for v in y[onset : onset + 2] if math.isfinite(v)]
-    later = sorted(forecast.centre - v for v in y[row : row + 8] if math.isfinite(v))
+    track = watch.track
+    first = [forecast.centre - v for v in track.between(onset, onset + 2) if math.isfinite(v)]
+    later = sorted(forecast.centre - v for v in track.between(row, row + 8) if math.isfinite(v))
     if not first or len(later) < LOW_ROWS:
         return False
     level = later[len(later) // 2]
@@ -288,9 +212,9 @@ def _crossing(watch: Watch, row: int, y: float) -> int:
     if z > c.min_sigmas and forecast.is_ready:
         watch.hard.append(row)
     watch.healthy.append(z)
-    watch.recent.append((row, z))
-    for direction in (UP, DOWN):
-        watch.tails[direction].add(direction * z)
+    watch.recent_rows.append(row)
+    watch.recent_z.append(z)
+    watch.tail.add(z)
     if abs(z) < c.accept_sigmas:
         watch.waiting.append((row, y, error, z))
     elif forecast.is_ready:
@@ -320,7 +244,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
     onset = _first_departure(watch, crossing, direction)
     watch.let_in()
     is_ready = watch.baseline.num_accepted >= c.ready_rows
-    taken_back = sum(1 for row, z in watch.recent if row >= onset and (is_ready or abs(z) < c.accept_sigmas))
+    taken_back = sum(1 for row, z in watch.recent() if row >= onset and (is_ready or abs(z) < c.accept_sigmas))
     watch.baseline.forget_from(onset, taken_back)
     forecast = watch.baseline.frozen(onset, watch.memory.inflation())
     limit = watch.threshold(direction)
@@ -331,7 +255,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
     settled = False
     settle_rows = c.settle_rows if direction == UP else c.ready_rows
     while row < len(track):
-        y = track.y[row]
+        y = track.at(row)
         if math.isnan(y):
             row += 1
             continue
@@ -355,12 +279,13 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
 def _first_departure(watch: Watch, crossing: int, direction: int) -> int:
     """Walk back from a crossing to where the signal first left its usual noise."""
     c = watch.constants
-    tail = watch.tails[direction]
-    usual = max(c.onset_sigmas, tail.quantile(0.99)) if len(tail) >= MANY_ROWS else c.onset_sigmas
+    usual = c.onset_sigmas
+    if len(watch.tail.errors) >= MANY_ROWS:
+        usual = max(usual, watch.tail.quantile(0.99, direction))
     if watch.sums[direction] > c.cusum_limit:
         return _slow_beginning(watch, crossing, direction)
     onset, gap = crossing, 0
-    for row, z in reversed(watch.recent):
+    for row, z in reversed(watch.recent()):
         if direction * z > usual:
             onset, gap = row, 0
         else:
@@ -375,8 +300,8 @@ def _usual(watch: Watch, forecast: Forecast, onset: int, crossing: int, directio
     c = watch.constants
     if watch.sums[direction] <= c.cusum_limit:
         return c.return_sigmas
-    rows = [row for row in range(onset, crossing + 1) if math.isfinite(watch.track.y[row])]
-    away = [direction * (watch.track.y[row] - _centre(forecast, onset, row)) / forecast.scale for row in rows]
+    rows = [row for row in range(onset, crossing + 1) if math.isfinite(watch.track.at(row))]
+    away = [direction * (watch.track.at(row) - _centre(forecast, onset, row)) / forecast.scale for row in rows]
     return min(c.return_sigmas, max(c.cusum_slack, 0.5 * sum(away) / max(1, len(away))))
 
 
@@ -385,7 +310,7 @@ def _slow_beginning(watch: Watch, crossing: int, direction: int) -> int:
 
     Each row counts by what it has beyond half of the size that the shift has reached (Page, Biometrika 41, 1954).
     """
-    rows = [(row, direction * z) for row, z in watch.recent if row >= watch.since[direction]]
+    rows = [(row, direction * z) for row, z in watch.recent() if row >= watch.since[direction]]
     rows += [(crossing, direction * _z_of(watch, crossing))]
     reached = sorted(z for _, z in rows[-3:])[len(rows[-3:]) // 2]
     half = max(watch.constants.cusum_slack, reached / 2.0)
@@ -399,7 +324,7 @@ def _slow_beginning(watch: Watch, crossing: int, direction: int) -> int:
 
 def _z_of(watch: Watch, row: int) -> float:
     forecast = watch.baseline.forecast(row)
-    return (watch.track.y[row] - forecast.centre) / forecast.scale
+    return (watch.track.at(row) - forecast.centre) / forecast.scale
 
 
 def _centre(forecast: Forecast, onset: int, row: int) -> float:
@@ -437,7 +362,7 @@ def _departure(
     track = watch.track
     peak = max(away, key=lambda pair: pair[1])[0] if away else crossing
     last = away[-1][0] if away else crossing
-    effect = direction * (track.y[peak] - forecast.centre)
+    effect = direction * (track.at(peak) - forecast.centre)
     is_open = row >= len(track) and len(quiet) < min(2, watch.constants.quiet_rows)
     threshold = min(limit * forecast.scale, 0.5 * effect) if effect > 0 else limit * forecast.scale
     return Departure(
@@ -462,10 +387,10 @@ def _resume(watch: Watch, departure: Departure, quiet: list[tuple[int, float]], 
     """Let judging go on behind a departure: on the old baseline, or on the new level."""
     c, track = watch.constants, watch.track
     watch.sums = {UP: 0.0, DOWN: 0.0}
-    watch.recent.clear()
+    watch.forget_recent()
     long = departure.last - departure.onset + 1 >= c.longest_rows
     if departure.is_settled or long:
-        rows = [(row, track.y[row]) for row, _ in away[-c.settle_rows // 2 :] if math.isfinite(track.y[row])]
+        rows = [(row, track.at(row)) for row, _ in away[-c.settle_rows // 2 :] if math.isfinite(track.at(row))]
         watch.baseline.restart(rows)
         return
     for row, y in quiet:

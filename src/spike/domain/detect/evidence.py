@@ -62,11 +62,11 @@ class Evidence:
 def of_departure(track: Track, departure: Departure, kind: Kind, *, may_raise: bool = True) -> Evidence:
     """A departure of a track as evidence."""
     # The walk back may have taken two noisy rows with it, so the jump is looked for in the first four.
-    early = [track.y[row] for row in range(departure.onset, min(departure.onset + 4, len(track)))]
+    early = track.between(departure.onset, departure.onset + 4)
     level = sorted(
-        departure.direction * (track.y[row] - departure.centre)
-        for row in range(departure.onset, min(departure.last, departure.onset + LEVEL_ROWS) + 1)
-        if not math.isnan(track.y[row])
+        departure.direction * (y - departure.centre)
+        for y in track.between(departure.onset, min(departure.last, departure.onset + LEVEL_ROWS) + 1)
+        if not math.isnan(y)
     )
     reached = max((departure.direction * (y - departure.centre) for y in early), default=0.0)
     signature = Signature(
@@ -77,10 +77,10 @@ def of_departure(track: Track, departure: Departure, kind: Kind, *, may_raise: b
         scale=departure.scale,
         threshold=departure.threshold,
         direction=departure.direction,
-        onset_step=track.steps[departure.onset],
-        peak_step=track.steps[departure.peak],
-        peak_value=track.values[departure.peak],
-        last_step=track.steps[departure.last],
+        onset_step=track.step(departure.onset),
+        peak_step=track.step(departure.peak),
+        peak_value=track.value(departure.peak),
+        last_step=track.step(departure.last),
     )
     return Evidence(
         signature,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import groupby
+
+import numpy as np
 
 from spike.domain.detect.constants import Constants
 from spike.domain.detect.evidence import Evidence
@@ -34,26 +35,27 @@ def find_frozen(series: dict[str, Series], constants: Constants) -> tuple[Eviden
 
 def _repeats(series: Series, shortest: int, test: object) -> list[Evidence]:
     assert callable(test)
-    values = [float(v) for v in series.values]
-    distinct = {v for v in values if math.isfinite(v)}
-    if len(distinct) < 3:
-        return []  # a constant column says nothing about training
+    values = series.values
+    changes = np.flatnonzero(values[1:] != values[:-1]) + 1  # a NaN is equal to nothing
+    starts = np.concatenate([[0], changes])
+    lengths = np.diff(np.concatenate([starts, [values.size]]))
+    long = np.flatnonzero(lengths > shortest)
+    if long.size == 0 or np.unique(values[starts][np.isfinite(values[starts])]).size < 3:
+        return []  # nothing repeats, or everything does: a constant column says nothing about training
     found: list[Evidence] = []
-    start = repeated = 0
-    for value, group in groupby(values):
-        length = sum(1 for _ in group)
+    for run in long.tolist():
+        start, length, value = int(starts[run]), int(lengths[run]), float(values[starts[run]])
+        repeated = start - run  # rows before this run that were equal to the row before them
         was_noisy = start >= shortest and repeated < NOISY_SHARE * start
-        if length > shortest and math.isfinite(value) and test(value) and was_noisy:
+        if math.isfinite(value) and test(value) and was_noisy:
             found.append(_evidence(series, start + 1, start + length - 1, value))  # the first one is no repeat
-        start += length
-        repeated += length - 1
     return found
 
 
 def _evidence(series: Series, first: int, last: int, value: float) -> Evidence:
-    steps = [int(s) for s in series.steps]
+    step = int(series.steps[first])
     signature = Signature(
-        series.name, Kind.FROZEN, "identity", value, 0.0, 0.0, 1, steps[first], steps[first], value, steps[last]
+        series.name, Kind.FROZEN, "identity", value, 0.0, 0.0, 1, step, step, value, int(series.steps[last])
     )
     hint = f"{series.name} is exactly {value:g} in {last - first + 1} rows in a row"
-    return Evidence(signature, 0.0, math.inf, last == len(steps) - 1, False, last - first + 1, hints=(hint,))
+    return Evidence(signature, 0.0, math.inf, last == series.steps.size - 1, False, last - first + 1, hints=(hint,))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from spike.domain.detect.evidence import Evidence
 from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, Series
 
@@ -72,13 +74,16 @@ def find_lr_jump(lr: Series | None, onset: int) -> tuple[int, float, float] | No
     """(step, before, after) of the largest learning-rate discontinuity near `onset`, or None."""
     if lr is None or lr.name != LEARNING_RATE or lr.steps.size < 3:
         return None
-    steps = [int(s) for s in lr.steps]
-    values = [float(v) for v in lr.values]
-    near = [i for i in range(1, len(steps)) if steps[i] <= onset + (steps[i] - steps[i - 1])][-4:]
+    finite = lr.values[np.isfinite(lr.values)]
+    highest = float(finite.max()) if finite.size else 0.0
+    # Steps never decrease, so the rows that matter lie around the first one behind the onset.
+    at = int(np.searchsorted(lr.steps, onset, side="right"))
+    start = max(0, at - 20)
+    steps, values = lr.steps[start : at + 12].tolist(), lr.values[start : at + 12].tolist()
+    near = [i for i in range(1, len(steps)) if steps[i - 1] <= onset][-4:]
     changes = [_change(values[i - 1], values[i]) for i in range(1, len(steps))]
     best: tuple[int, float, float] | None = None
     largest = 0.0
-    highest = max((v for v in values if math.isfinite(v)), default=0.0)
     for i in near:
         change = changes[i - 1]
         if max(values[i - 1], values[i]) < END_SHARE * highest:
@@ -101,9 +106,10 @@ def lowered_rate(lr: Series | None, onset: int) -> int | None:
     """The step of the last sudden reduction of the learning rate shortly before `onset`, or None."""
     if lr is None or lr.steps.size < 2:
         return None
-    rows = [i for i in range(1, lr.steps.size) if int(lr.steps[i - 1]) <= onset][-LOWERED_ROWS:]
-    found = [i for i in rows if 0 < lr.values[i] * LOWERED_BY <= lr.values[i - 1]]
-    return int(lr.steps[found[-1]]) if found else None
+    end = min(int(np.searchsorted(lr.steps, onset, side="right")) + 1, lr.steps.size)
+    near = lr.values[max(0, end - LOWERED_ROWS - 1) : end]
+    found = np.flatnonzero((near[1:] > 0) & (near[1:] * LOWERED_BY <= near[:-1]))
+    return int(lr.steps[end - near.size + 1 + int(found[-1])]) if found.size else None
 
 
 def _change(before: float, after: float) -> float:

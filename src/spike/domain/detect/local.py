@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+
+import numpy as np
 
 from spike.domain.detect.baseline import MAD_TO_SIGMA
 from spike.domain.detect.track import Track
@@ -16,14 +17,18 @@ def usual_before(track: Track, step: int, rows: int = LOCAL_ROWS) -> tuple[float
 
     With fewer than eight rows the scale is the prior.
     """
-    before = [y for s, y in zip(track.steps, track.y, strict=True) if s < step and math.isfinite(y)][-rows:]
-    if not before:
+    end = int(np.searchsorted(track.steps, step))
+    before = track.y[max(0, end - 4 * rows) : end]
+    before = before[np.isfinite(before)]
+    if before.size < rows < end:
+        before = track.y[:end][np.isfinite(track.y[:end])]
+    before = before[-rows:]
+    if before.size == 0:
         return None
-    ordered = sorted(before[-(rows // 2) :])
-    centre = ordered[len(ordered) // 2]
-    if len(before) < 8:
+    centre = float(np.sort(before[-(rows // 2) :])[min(before.size, rows // 2) // 2])
+    if before.size < 8:
         return centre, track.prior
-    steps = sorted(abs(b - a) for a, b in pairwise(before))
+    steps = np.sort(np.abs(np.diff(before)))
     # Differences of neighbours are free of the trend; each holds the noise of two rows.
-    scale = MAD_TO_SIGMA * steps[len(steps) // 2] / math.sqrt(2.0)
+    scale = MAD_TO_SIGMA * float(steps[steps.size // 2]) / math.sqrt(2.0)
     return centre, max(scale, track.floor, 1e-6)

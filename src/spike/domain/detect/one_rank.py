@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spike.domain.detect import benign
 from spike.domain.detect.assemble import Scene, incidents
 from spike.domain.detect.constants import Constants
-from spike.domain.detect.departures import DOWN, UP, Departure, departures
+from spike.domain.detect.departures import Departure, departures
 from spike.domain.detect.drift import find_drift
 from spike.domain.detect.evidence import Evidence, of_departure
 from spike.domain.detect.frozen import find_frozen
@@ -20,6 +21,7 @@ from spike.domain.detect.scaler import find_collapse
 from spike.domain.detect.season import is_in_phase, without_season
 from spike.domain.detect.shape import continues, of_loss, returns, risen_further
 from spike.domain.detect.track import Track, is_stale, track
+from spike.domain.detect.watch import DOWN, UP
 from spike.domain.incident import Incident, Kind, Notice
 from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, UPDATE_NORM, Series
 
@@ -39,7 +41,8 @@ def judge(
     tracks = _tracks(series, constants)
     lost = find_nonfinite(series.get(LOSS), series.get(GRAD_NORM), series, tracks, constants)
     notices += lost.notices
-    tracks = _tracks(_without_filtered(series, lost.filtered_steps), constants)
+    if lost.filtered_steps.size:
+        tracks = _tracks(_without_filtered(series, lost.filtered_steps), constants)
     evidence: list[Evidence] = [*lost.evidence, *find_frozen(series, constants)]
     evidence += find_collapse(series.get(LOSS_SCALE), constants.startup_rows)
     rows = benign.period(tracks[LOSS], constants) if LOSS in tracks else None
@@ -72,9 +75,9 @@ def _has_lost_gradients(loss: Series, norm: Series | None) -> bool:
     """Whether zeros of the loss stand beside gradients that are not finite: then they are no policy gradient's."""
     if norm is None:
         return False
-    zeros = {int(s) for s, v in zip(loss.steps, loss.values, strict=True) if v == 0.0}
-    lost = {int(s) for s, v in zip(norm.steps, norm.values, strict=True) if not math.isfinite(v)}
-    return len(zeros & lost) > 0.2 * len(zeros)
+    zeros = np.unique(loss.steps[loss.values == 0.0])
+    lost = np.unique(norm.steps[~np.isfinite(norm.values)])
+    return int(np.intersect1d(zeros, lost, assume_unique=True).size) > 0.2 * zeros.size
 
 
 def _tracks(series: dict[str, Series], constants: Constants) -> dict[str, Track]:
@@ -85,12 +88,12 @@ def _tracks(series: dict[str, Series], constants: Constants) -> dict[str, Track]
     }
 
 
-def _without_filtered(series: dict[str, Series], steps: frozenset[int]) -> dict[str, Series]:
+def _without_filtered(series: dict[str, Series], steps: NDArray[np.int64]) -> dict[str, Series]:
     """The loss with NaN where the logger had put 0.0 in its place."""
     loss = series.get(LOSS)
-    if loss is None or not steps:
+    if loss is None or steps.size == 0:
         return series
-    hidden = np.isin(loss.steps, list(steps))
+    hidden = np.isin(loss.steps, steps)
     return series | {LOSS: replace(loss, values=np.where(hidden, np.nan, loss.values))}
 
 
@@ -120,7 +123,7 @@ def _loss_evidence(
         evidence = of_loss(loss, departure, constants)
         if evidence is None:
             continue
-        evidence = evidence.moved(logged.y[departure.peak] - loss.y[departure.peak])
+        evidence = evidence.moved(logged.at(departure.peak) - loss.at(departure.peak))
         if (
             departure.direction == UP
             and departure.sigmas < constants.min_sigmas
@@ -133,7 +136,7 @@ def _loss_evidence(
         else:
             notices.append(Notice(why[0], (evidence.onset,), why[1]))
     if passed.hard_rows:
-        notices.append(benign.hard_batches(loss.steps[row] for row in passed.hard_rows))
+        notices.append(benign.hard_batches(loss.step(row) for row in passed.hard_rows))
     lasting = any((e.is_open or e.is_settled) and e.signature.direction == UP for e in kept)
     taken = [(d.onset, d.last) for d in found if not (d.is_open or d.is_settled)]
     return kept if lasting or len(loss) < SHORTEST else [*kept, *find_drift(loss, taken, constants)]

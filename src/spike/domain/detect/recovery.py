@@ -43,12 +43,14 @@ class Recovery:
         return self.is_known and self.shift_nats < bound
 
 
-def recovery(track: Track, onset: int, last: int, until: int, taken: set[int], constants: Constants) -> Recovery:
+def recovery(
+    track: Track, onset: int, last: int, until: int, usual: NDArray[np.int64], constants: Constants
+) -> Recovery:
     """Compare up to `trend_rows` usual rows before step `onset` with as many between steps `last` and `until`.
 
-    `taken` are steps of any departure; they count on neither side.
+    `usual` are the finite rows outside any departure, in order; only they count.
     """
-    before, after = _sides(track, onset, last, until, taken, constants.trend_rows)
+    before, after = _sides(track, onset, last, until, usual, constants.trend_rows)
     if len(after) < FEWEST_AFTER or len(before) < FEWEST_BEFORE:
         return Recovery(bool(after) and bool(before) and _close(track, before, after), 0.0, 0.0)
     before = before[-max(24, 2 * len(after)) :]  # a curve over few rows must not be bent by many old ones
@@ -61,32 +63,34 @@ def recovery(track: Track, onset: int, last: int, until: int, taken: set[int], c
     return again if again.is_back(constants) and again.error_nats < constants.stuck_nats else found
 
 
-def _sides(track: Track, onset: int, last: int, until: int, taken: set[int], most: int) -> tuple[list[int], list[int]]:
-    usual = [
-        row
-        for row, step in enumerate(track.steps)
-        if math.isfinite(track.y[row]) and (step not in taken) and not onset <= step <= last
-    ]
-    before = [row for row in usual if track.steps[row] < onset][-most:]
-    after = [row for row in usual if last < track.steps[row] < until][:most]
-    return before, after
+def _sides(
+    track: Track, onset: int, last: int, until: int, usual: NDArray[np.int64], most: int
+) -> tuple[list[int], list[int]]:
+    first = int(np.searchsorted(track.steps, onset))
+    behind, end = (int(np.searchsorted(track.steps, step)) for step in (last + 1, until))
+    at = int(np.searchsorted(usual, first))
+    before = usual[max(0, at - most) : at]
+    start, stop = (int(np.searchsorted(usual, row)) for row in (behind, end))
+    after = usual[start : min(stop, start + most)] if stop > start else usual[:0]
+    return list(before.tolist()), list(after.tolist())
 
 
 def _close(track: Track, before: list[int], after: list[int]) -> bool:
     """With a row or two on a side only the prior speaks."""
-    old = sorted(track.y[row] for row in before)[len(before) // 2]
-    return min(track.y[row] for row in after) - old < 1.5 * track.prior
+    old = sorted(track.at(row) for row in before)[len(before) // 2]
+    return min(track.at(row) for row in after) - old < 1.5 * track.prior
 
 
 def _step(track: Track, before: list[int], after: list[int]) -> Recovery:
     """Least squares of a curve and a step, refitted twice without far residuals."""
     rows = [*before, *after]
-    y = np.asarray([track.y[row] for row in rows])
+    y = np.asarray(track.y[rows])
     design = _design(rows, len(before))
     keep = np.ones(len(rows), dtype=bool)
-    solution, noise = np.zeros(design.shape[1]), 0.0
+    solution: NDArray[np.float64] = np.zeros(design.shape[1])
+    noise = 0.0
     for _ in range(3):
-        solution = np.linalg.lstsq(design[keep], y[keep], rcond=None)[0]
+        solution = np.asarray(np.linalg.lstsq(design[keep], y[keep], rcond=None)[0], dtype=np.float64)
         residual = y - design @ solution
         noise = 1.4826 * float(np.median(np.abs(residual[keep] - np.median(residual[keep]))))
         keep = np.abs(residual) <= 3.5 * max(noise, 1e-12)

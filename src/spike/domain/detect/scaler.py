@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from spike.domain.detect.evidence import Evidence
 from spike.domain.incident import Kind, Signature
 from spike.domain.signals import LOSS_SCALE, Series
@@ -22,18 +24,22 @@ def find_collapse(series: Series | None, startup_rows: int) -> tuple[Evidence, .
     """Falls of the loss scale; they raise an incident only where the scale ends at its floor."""
     if series is None or series.steps.size < 3:
         return ()
-    values = [float(v) for v in series.values]
-    steps = [int(s) for s in series.steps]
+    falls = 1 + np.flatnonzero((series.values[1:] < series.values[:-1]) & (series.values[1:] > 0))
+    if falls.size == 0:
+        return ()
+    values, steps = series.values.tolist(), series.steps.tolist()
     found: list[Evidence] = []
-    row = 1
-    while row < len(values):
+    end = 0
+    for row in falls.tolist():
+        if row < end:
+            continue
         last = row
         while last < len(values) and 0 < values[last] < values[last - 1] and last - row < 64:
             last += 1
         before, bottom = values[row - 1], values[last - 1]
         if last > row and bottom > 0 and before / bottom >= COLLAPSE and last - row <= WITHIN_ROWS * 10:
             found.append(_evidence(steps, row, last - 1, before, bottom, early=row < startup_rows, end=len(values)))
-        row = max(last, row + 1)
+        end = last
     return tuple(found)
 
 

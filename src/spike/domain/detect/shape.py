@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 
 from spike.domain.detect.constants import Constants
-from spike.domain.detect.departures import DOWN, UP, Departure
+from spike.domain.detect.departures import Departure
 from spike.domain.detect.evidence import Evidence, of_departure
 from spike.domain.detect.track import Track
+from spike.domain.detect.watch import DOWN, UP
 from spike.domain.incident import Kind
 
 FEW_ROWS = 4
@@ -73,16 +74,16 @@ def _drop(track: Track, departure: Departure, constants: Constants) -> Evidence 
 
 def last_level(track: Track, departure: Departure) -> float:
     """Median distance from the centre over the departure's last rows, in its direction."""
-    rows = range(max(departure.onset, departure.last - 7), departure.last + 1)
-    return _median_effect(track, departure, rows)
+    return _median_effect(track, departure, max(departure.onset, departure.last - 7))
 
 
 def _level(track: Track, departure: Departure) -> float:
-    return _median_effect(track, departure, range(departure.onset, departure.last + 1))
+    return _median_effect(track, departure, departure.onset)
 
 
-def _median_effect(track: Track, departure: Departure, rows: range) -> float:
-    away = sorted(departure.direction * (track.y[r] - departure.centre) for r in rows if not math.isnan(track.y[r]))
+def _median_effect(track: Track, departure: Departure, first: int) -> float:
+    rows = track.between(first, departure.last + 1)
+    away = sorted(departure.direction * (y - departure.centre) for y in rows if not math.isnan(y))
     return away[len(away) // 2] if away else 0.0
 
 

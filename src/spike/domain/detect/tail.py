@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from bisect import bisect_right
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spike.domain.detect.recent import Recent
 
 TAIL_SHARE = 0.05
 """The tail begins at the upper twentieth: enough rows to fit, far enough out to be a tail."""
@@ -24,85 +28,155 @@ HEAVIEST_SHAPE = 0.5
 SHAPE_MARGIN = 0.1
 """The shape's own standard error at a hundred exceedances; subtracted, so that noise looks no heavier than it is."""
 
-REFIT_ROWS = 16
-"""A fit on two thousand rows does not change within this many."""
+FEWEST_ROWS = 40
+"""Fewer errors than this have two in their upper twentieth: the normal tail stands."""
+
+FIRST_REFIT, LAST_REFIT = 16, 256
+"""Rows between two fits, at the beginning and in the end: an eighth of the rows that were seen, as a tail of two
+thousand rows does not change within two hundred and fifty."""
+
+PER_ROWS = 1000
+"""False alarms are counted per this many rows."""
+
+Array = NDArray[np.float64]
+
+
+def _early_refits() -> tuple[int, ...]:
+    found = [FEWEST_ROWS]
+    while found[-1] < 8 * LAST_REFIT:
+        found.append(found[-1] + max(FIRST_REFIT, found[-1] // 8))
+    return tuple(found)
+
+
+EARLY_REFITS = _early_refits()
+
+
+def next_refit(num_seen: int) -> int:
+    """The number of errors at which the tail is fitted again, behind `num_seen`."""
+    last = EARLY_REFITS[-1]
+    if num_seen < last:
+        return EARLY_REFITS[bisect_right(EARLY_REFITS, num_seen)]
+    return last + LAST_REFIT * ((num_seen - last) // LAST_REFIT + 1)
+
+
+def rare(windows: Array, false_alarms: float) -> tuple[Array, Array]:
+    """Distances upward and downward that a thousand healthy rows exceed `false_alarms` times on average.
+
+    `windows` has one set of standardised errors a row, shape (sets, errors).
+    """
+    size = windows.shape[1]
+    first = int(size * (1.0 - TAIL_SHARE))
+    parted = np.partition(windows, (size - first - 1, first), axis=1)
+    upper, lower = np.sort(parted[:, first:], axis=1), np.sort(-parted[:, : size - first], axis=1)
+    return _threshold(upper, false_alarms), _threshold(lower, false_alarms)
+
+
+def rare_above(tail: Array, false_alarms: float) -> float:
+    """The upward distance of one set, given its sorted upper twentieth."""
+    return float(_threshold(tail[None, :], false_alarms)[0])
+
+
+def usual_limit(false_alarms: float) -> float:
+    """The distance of a normal noise: what stands until enough rows were seen."""
+    return NORMAL_TAIL + NORMAL_EXCESS * math.log(TAIL_SHARE * PER_ROWS / false_alarms)
 
 
 class Tail:
-    """The upper tail of standardised errors: a generalized Pareto fit by probability-weighted moments.
+    """The newest healthy standardised errors of one signal, with the limits that they set."""
 
-    Source of the fit: Hosking and Wallis, Technometrics 29 (1987).
-    """
+    __slots__ = ("_false_alarms", "_next", "errors", "limits", "num_seen")
 
-    def __init__(self, capacity: int) -> None:
-        self._order: deque[float] = deque()
-        self._sorted: list[float] = []
-        self._capacity = capacity
-        self._adds = 0
-        self._cached = (-1, 0.0)
-
-    def __len__(self) -> int:
-        return len(self._sorted)
+    def __init__(self, capacity: int, false_alarms: float) -> None:
+        self.errors = Recent(capacity)
+        self.num_seen = 0
+        self._false_alarms = false_alarms
+        self._next = next_refit(0)
+        self.limits = (usual_limit(false_alarms), usual_limit(false_alarms))
+        """Upward and downward, as of the last fit."""
 
     def add(self, z: float) -> None:
         """Remember one healthy standardised error."""
-        self._adds += 1
-        if len(self._order) >= self._capacity:
-            oldest = self._order.popleft()
-            del self._sorted[bisect_left(self._sorted, oldest)]
-        self._order.append(z)
-        insort(self._sorted, z)
+        self.errors.append(z)
+        self.num_seen += 1
+        if self.num_seen == self._next:
+            self._fit()
 
-    def fill(self, values: list[float]) -> None:
-        """Remember many at once; the newest stay where they are more than the capacity."""
-        self._order = deque(values[-self._capacity :])
-        self._sorted = sorted(self._order)
-        self._adds += REFIT_ROWS
+    def extend(self, errors: Array, limits: tuple[float, float]) -> None:
+        """Remember many whose limits were followed with `limits_along`."""
+        self.errors.extend(errors)
+        self.num_seen += errors.size
+        self.limits = limits
+        self._next = next_refit(self.num_seen)
 
-    def quantile(self, share: float) -> float:
-        """The value below which this share of the errors lies; 0 where there are none."""
-        if not self._sorted:
+    def limits_along(self, errors: Array) -> tuple[Array, Array]:
+        """The limits that stand when each of these next errors is judged, and behind the last: shape (errors + 1,)."""
+        up, down = np.full(errors.size + 1, self.limits[0]), np.full(errors.size + 1, self.limits[1])
+        at, due = self._next, []
+        while at <= self.num_seen + errors.size:
+            due.append(at - self.num_seen)
+            at = next_refit(at)
+        if not due:
+            return up, down
+        known = self.errors.last()
+        together = np.concatenate([known, errors])
+        for counts, windows in _windows(together, known.size, due, self.errors.keep):
+            above, below = rare(windows, self._false_alarms)
+            for count, a, b in zip(counts, above.tolist(), below.tolist(), strict=True):
+                up[count:], down[count:] = a, b
+        return up, down
+
+    def quantile(self, share: float, direction: int) -> float:
+        """The value below which this share of the errors lies in a direction; 0 where there are none."""
+        if len(self.errors) == 0:
             return 0.0
-        return self._sorted[min(len(self._sorted) - 1, int(share * len(self._sorted)))]
+        place = min(len(self.errors) - 1, int(share * len(self.errors)))
+        return float(np.partition(direction * self.errors.last(), place)[place])
 
-    def threshold(self, false_alarms: float, rows: int = 1000) -> float:
-        """Distance that `rows` healthy rows exceed `false_alarms` times on average."""
-        version = self._adds // REFIT_ROWS
-        if self._cached[0] != version:
-            self._cached = (version, self._threshold(false_alarms, rows))
-        return self._cached[1]
-
-    def _threshold(self, false_alarms: float, rows: int) -> float:
-        start, mean, shape = self._fit()
-        odds = TAIL_SHARE * rows / false_alarms
-        if shape < 1e-3:
-            return start + mean * math.log(odds)
-        scale = mean * (1.0 - shape)
-        return float(start + scale / shape * (odds**shape - 1.0))
-
-    def _fit(self) -> tuple[float, float, float]:
-        """(start of the tail, mean excess, shape), drawn towards a normal tail where rows are few."""
-        n = len(self._sorted)
-        first = int(n * (1.0 - TAIL_SHARE))
-        tail = self._sorted[first:]
-        if n < 40 or not tail:
-            return NORMAL_TAIL, NORMAL_EXCESS, 0.0
-        start = max(self._sorted[first], 1.0)
-        excesses = [z - start for z in tail[bisect_right(tail, start) :]]
-        if not excesses:
-            return start, NORMAL_EXCESS, 0.0
-        m = len(excesses)
-        mean = (sum(excesses) + PRIOR_EXCEEDANCES * NORMAL_EXCESS) / (m + PRIOR_EXCEEDANCES)
-        return start, max(mean, NORMAL_EXCESS * 0.8), _shape(excesses) * m / (m + PRIOR_EXCEEDANCES)
+    def _fit(self) -> None:
+        up, down = rare(self.errors.last()[None, :], self._false_alarms)
+        self.limits = (float(up[0]), float(down[0]))
+        self._next = next_refit(self.num_seen)
 
 
-def _shape(excesses: list[float]) -> float:
-    """Generalized Pareto shape of sorted excesses, 0 for anything lighter than exponential."""
-    m = len(excesses)
-    if m < 8:
-        return 0.0
-    first = sum(excesses) / m
-    weighted = sum((1.0 - (index + 0.65) / m) * value for index, value in enumerate(excesses)) / m
-    if first <= 2.0 * weighted:
-        return HEAVIEST_SHAPE
-    return min(HEAVIEST_SHAPE, max(0.0, 2.0 - first / (first - 2.0 * weighted) - SHAPE_MARGIN))
+def _windows(together: Array, known: int, due: list[int], keep: int) -> list[tuple[list[int], Array]]:
+    """The errors that each fit sees, those of equal number together."""
+    short = [count for count in due if known + count < keep]
+    full = [count for count in due if known + count >= keep]
+    found = [([count], together[None, : known + count]) for count in short]
+    if full:
+        every = np.lib.stride_tricks.sliding_window_view(together, keep)
+        found.append((full, every[[known + count - keep for count in full]]))
+    return found
+
+
+def _threshold(tails: Array, false_alarms: float) -> Array:
+    """Distances by a generalized Pareto fit, drawn towards a normal tail where rows are few.
+
+    `tails` holds sorted upper twentieths, shape (sets, errors). The fit is by probability-weighted moments
+    (Hosking and Wallis, Technometrics 29, 1987).
+    """
+    if tails.shape[1] < FEWEST_ROWS * TAIL_SHARE:
+        return np.full(tails.shape[0], usual_limit(false_alarms))
+    start = np.maximum(tails[:, :1], 1.0)
+    excess = np.maximum(tails - start, 0.0)
+    m = np.count_nonzero(excess, axis=1).astype(float)
+    weight = m / (m + PRIOR_EXCEEDANCES)
+    mean = (excess.sum(axis=1) + PRIOR_EXCEEDANCES * NORMAL_EXCESS) / (m + PRIOR_EXCEEDANCES)
+    mean = np.where(m > 0, np.maximum(mean, NORMAL_EXCESS * 0.8), NORMAL_EXCESS)
+    shape = _shape(excess, m) * weight
+    odds = TAIL_SHARE * PER_ROWS / false_alarms
+    bent = np.maximum(shape, 1e-3)
+    heavy = mean * (1.0 - bent) / bent * (odds**bent - 1.0)
+    return np.asarray(start[:, 0] + np.where(shape < 1e-3, mean * math.log(odds), heavy))
+
+
+def _shape(excess: Array, m: Array) -> Array:
+    """Generalized Pareto shapes of sorted excesses (zeros first), 0 for anything lighter than exponential."""
+    size = np.maximum(m, 1.0)
+    place = np.arange(excess.shape[1])[None, :] - (excess.shape[1] - m[:, None])
+    first = excess.sum(axis=1) / size
+    weighted = ((1.0 - (place + 0.65) / size[:, None]) * excess).sum(axis=1) / size
+    spread = first - 2.0 * weighted
+    shape = 2.0 - first / np.where(spread > 0, spread, 1.0) - SHAPE_MARGIN
+    shape = np.where(spread > 0, np.clip(shape, 0.0, HEAVIEST_SHAPE), HEAVIEST_SHAPE)
+    return np.where(m < 8, 0.0, shape)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spike.domain.detect.constants import Constants
 from spike.domain.signals import GRAD_NORM, LOSS, UPDATE_NORM, Series
@@ -28,10 +29,10 @@ class Track:
     """One signal of one rank, ready to be judged."""
 
     name: str
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
     """As logged."""
-    y: tuple[float, ...]
+    y: NDArray[np.float64]
     """Transformed; NaN where the value is not finite, minus infinity where a logarithm cannot take it."""
     transform: str
     prior: float
@@ -42,57 +43,60 @@ class Track:
     """The record starts in the middle of a run: its first rows are a usable baseline."""
 
     def __len__(self) -> int:
-        return len(self.steps)
+        return int(self.steps.size)
+
+    def at(self, row: int) -> float:
+        """The transformed value of a row."""
+        return float(self.y[row])
+
+    def between(self, first: int, end: int) -> list[float]:
+        """The transformed values of rows `first` to before `end`."""
+        return list(self.y[first:end].tolist())
+
+    def step(self, row: int) -> int:
+        """The step of a row."""
+        return int(self.steps[row])
+
+    def value(self, row: int) -> float:
+        """The value of a row as logged."""
+        return float(self.values[row])
 
 
 def track(series: Series, constants: Constants) -> Track:
     """The series as a track: logarithmic where it is positive throughout (zeros aside), else as it is."""
-    values = [float(v) for v in series.values]
-    finite = [v for v in values if math.isfinite(v)]
-    positive = [v for v in finite if v > 0]
-    logarithmic = bool(positive) and not any(v < 0 for v in finite) and len(positive) > 0.5 * len(finite)
+    values = np.asarray(series.values, dtype=np.float64)
+    finite = np.isfinite(values)
+    num_finite, num_positive = int(np.count_nonzero(finite)), int(np.count_nonzero(finite & (values > 0)))
+    is_negative = bool(np.any(values[finite] < 0)) if num_finite else False
+    logarithmic = num_positive > 0 and not is_negative and num_positive > 0.5 * num_finite
     prior = constants.grad_norm_prior if series.name in (GRAD_NORM, UPDATE_NORM) else constants.loss_prior
-    usual = sorted(abs(v) for v in finite)[len(finite) // 2] if finite else 1.0
     rounding = 0.5 * 10.0 ** (1 - series.digits) if series.digits < 12 else 0.0
     if logarithmic:
-        y = tuple(_log(v) for v in values)
-        return Track(
-            series.name,
-            tuple(int(s) for s in series.steps),
-            tuple(values),
-            y,
-            "log",
-            prior,
-            rounding,
-            _is_excerpt(series, y),
-        )
-    spread = min(max(usual, 1e-12), LARGEST)
-    y = tuple(max(-LARGEST, min(LARGEST, v)) if math.isfinite(v) else math.nan for v in values)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            y, spread = np.where(finite, np.log(values), np.nan), 1.0
+    else:
+        usual = float(np.median(np.abs(values[finite]))) if num_finite else 1.0
+        y = np.where(finite, np.clip(values, -LARGEST, LARGEST), np.nan)
+        spread = min(max(usual, 1e-12), LARGEST)
     return Track(
         series.name,
-        tuple(int(s) for s in series.steps),
-        tuple(values),
+        np.asarray(series.steps, dtype=np.int64),
+        values,
         y,
-        "identity",
+        "log" if logarithmic else "identity",
         prior * spread,
         rounding * spread,
         _is_excerpt(series, y),
     )
 
 
-def _log(value: float) -> float:
-    if not math.isfinite(value):
-        return math.nan
-    return math.log(value) if value > 0 else -math.inf
-
-
-def _is_excerpt(series: Series, y: tuple[float, ...]) -> bool:
+def _is_excerpt(series: Series, y: NDArray[np.float64]) -> bool:
     steps = series.steps
     if steps.size < 2 or int(steps[0]) <= LONG_SHARE * max(1, int(steps[1] - steps[0])):
         return False
     if series.name != LOSS:
         return True
-    first = [v for v in y[:12] if math.isfinite(v)]
+    first = [v for v in y[:12].tolist() if math.isfinite(v)]
     third = max(1, len(first) // 3)
     return not first or sum(first[-third:]) / third > sum(first[:third]) / third + math.log(STILL_FALLING)
 
@@ -102,11 +106,13 @@ def is_stale(series: Series) -> bool:
 
     A column that starts at its usual value or comes back to it is a calm signal, not a stale one.
     """
-    values = [float(v) for v in series.values if math.isfinite(v)]
-    if len(values) < 3:
-        return bool(values) and all(v == 0.0 for v in values)
-    repeats = sum(a == b for a, b in pairwise(values))
-    if repeats <= STALE_SHARE * (len(values) - 1):
+    values = series.values[np.isfinite(series.values)]
+    if values.size < 3:
+        return bool(values.size) and bool(np.all(values == 0.0))
+    repeats = int(np.count_nonzero(values[1:] == values[:-1]))
+    if repeats <= STALE_SHARE * (values.size - 1):
         return False
-    usual, count = Counter(values).most_common(1)[0]
-    return usual == 0.0 or values[0] != usual or count <= STALE_SHARE * len(values)
+    distinct, counts = np.unique(values, return_counts=True)
+    place = int(np.argmax(counts))
+    usual, count = float(distinct[place]), int(counts[place])
+    return usual == 0.0 or float(values[0]) != usual or count <= STALE_SHARE * values.size
