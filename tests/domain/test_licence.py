@@ -114,3 +114,25 @@ def test_a_noise_floor_as_wide_as_the_runs_own_fluctuation_licenses_nothing() ->
     licence = _judge(signals(loss=_varying()), signals(loss=_varying(offset=1e-3)), wide)
     assert licence.grade is Grade.REFUSED
     assert "proves nothing" in licence.reason
+
+
+def test_a_record_that_parts_from_its_command_right_before_the_onset_is_licensed_up_to_there() -> None:
+    record = _varying() | {19: 2.0300001, 20: 2.05, 21: 9.0}
+    licence = _judge(signals(loss=record), signals(loss=_varying()))
+    assert (licence.grade, licence.acts_from) == (Grade.BIT_EXACT, 19)
+    assert "the incident acts from there, and was seen at 21" in licence.reason
+
+
+def test_a_difference_that_heals_or_starts_at_the_checkpoint_or_far_from_the_onset_is_no_early_beginning() -> None:
+    healed = _judge(signals(loss=_varying() | {19: 2.5}), signals(loss=_varying()))
+    apart = {s: v + (0.1 if s > 10 else 0.0) for s, v in _varying().items()}
+    at_once = _judge(signals(loss=apart), signals(loss=_varying()), first=10)
+    long_before = {s: v + (0.1 if s > 40 else 0.0) for s, v in _varying(70).items()}
+    far = _judge(signals(loss=long_before), signals(loss=_varying(70)), onset=60)
+    assert {(one.grade, one.acts_from) for one in (healed, at_once, far)} == {(Grade.REFUSED, None)}
+
+
+def test_repeats_that_differ_from_each_other_cannot_tell_an_early_beginning_from_noise() -> None:
+    noisy = NoiseFloor(num_repeats=2, bit_exact=False, spread=(("loss", 1e-9),))
+    licence = _judge(signals(loss=_varying() | {19: 2.04, 20: 2.06, 21: 9.0}), signals(loss=_varying()), noisy)
+    assert (licence.grade, licence.acts_from) == (Grade.REFUSED, None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spike.actions.investigation import Investigation
+from spike.actions.reseeded import licence_by_seeds
 from spike.actions.trials import Baseline, Performed, judge, perform, untestable
 from spike.casefile.codec import to_payload
 from spike.domain.case import PinnedCheckpoint
@@ -180,7 +181,15 @@ def open_bench(investigation: Investigation) -> Bench:
     moving = [d for v in vectors[1:] for d in differences(vectors[0], v, same)]
     if moving:
         licence = _not_held_still(moving[0], offset)
+    elif not licence.holds and noise.bit_exact and result.outcome.kind is not OutcomeKind.UNTESTABLE:
+        by_seeds, seeded = licence_by_seeds(investigation, performed, offset=offset)
+        runs += seeded
+        reason = by_seeds.reason if by_seeds.holds else f"{licence.reason} ({by_seeds.reason})"
+        licence = replace(by_seeds, reason=reason, first_difference=licence.first_difference, step_offset=offset)
     baseline = Baseline(performed, noise, offset, same)
+    if licence.acts_from is not None:
+        incident = replace(investigation.incident, onset_step=licence.acts_from)
+        investigation = replace(investigation, incident=incident)
     bench = Bench(investigation, baseline, licence, result, tuple(runs[1:]))
     bench.results["replay"] = result
     bench.performed["replay"] = performed
@@ -201,7 +210,7 @@ def _licence(investigation: Investigation, performed: Performed, offset: int, no
     if not found.holds:
         found = replace(found, reason="; ".join([*_resumed_wrongly(investigation, performed), found.reason]))
     if found.grade is Grade.LOG_EXACT:
-        first, last = start.step + 1 + offset, investigation.incident.onset_step - 1
+        first, last = start.step + 1 + offset, (found.acts_from or investigation.incident.onset_step) - 1
         exact = equal_in_every_bit(investigation.record, performed.run.traces, offset=offset, first=first, last=last)
         if exact:
             reason = f"{found.reason}; {' and '.join(exact)} of steps {first}-{last}, as traced, in every bit"

@@ -21,14 +21,20 @@ HISTORY_COMMITS = 200
 class CodeHistory:
     """Commits of the run's code around the last good checkpoint."""
 
-    directory: str
+    root: str
+    """Of the work tree."""
     head: str
     after: tuple[CommitFacts, ...]
     """Commits made after the last good checkpoint was written, newest first."""
     before: CommitFacts | None
     """The newest commit that the last good checkpoint can have been written with."""
-    is_patched: bool
-    """There are uncommitted changes on top of the newest commit."""
+    patched: tuple[str, ...]
+    """Tracked files with uncommitted changes on top of the newest commit."""
+
+    @property
+    def is_patched(self) -> bool:
+        """There are uncommitted changes on top of the newest commit."""
+        return bool(self.patched)
 
 
 def code_history(investigation: Investigation) -> CodeHistory | NotMeasured:
@@ -36,7 +42,8 @@ def code_history(investigation: Investigation) -> CodeHistory | NotMeasured:
 
     Commit times are what the committer's clock said, and a copied run has the times of the copy; a trial at the
     earlier commit is what decides. Where times cannot tell, the oldest commit that has the launched script is taken
-    for the earlier code, and the bisection between them finds the one that matters.
+    for the earlier code, and the bisection between them finds the one that matters. Where nothing but uncommitted
+    changes came after, the newest commit without them is the earlier code.
     """
     directory = Path(investigation.run.code or investigation.run.directory)
     state = read_source(directory)
@@ -47,10 +54,13 @@ def code_history(investigation: Investigation) -> CodeHistory | NotMeasured:
     # Commit times are whole seconds: one made in the second of the checkpoint may be younger.
     after = tuple(c for c in commits if written is not None and c.time >= int(written))
     before = next((c for c in commits if written is not None and c.time < int(written)), None)
-    if written is None or (not after and _checked(investigation) == "yes"):
+    patched = state.changed if state.patch else ()
+    if written is None or (not after and not patched and _checked(investigation) == "yes"):
         reachable = commits[: _first_with_script(investigation, directory, commits) + 1]
         after, before = reachable[:-1], reachable[-1] if len(reachable) > 1 else None
-    return CodeHistory(str(directory), state.commit, after, before, bool(state.patch))
+    if before is None and patched and not after:
+        before = next(iter(commits), None)
+    return CodeHistory(state.root, state.commit, after, before, patched)
 
 
 def _written(investigation: Investigation) -> float | None:

@@ -25,6 +25,8 @@ STEPWISE = frozenset({Factor.BATCH, Factor.LEARNING_RATE, Factor.CLIPPING})
 """Factors of single steps; a change of any other holds for the whole window."""
 MIN_DONOR_STEPS = 2
 """With a single healthy batch, a placebo at its own step would put it into its own place."""
+BACK = 0.01
+"""A logged rate this near to the schedule's is on it."""
 FRESH_SEED = 20_011
 """Any seed but the run's own."""
 
@@ -45,8 +47,11 @@ def names() -> tuple[str, ...]:
     return (*known, *(name + PLACEBO for name in stepwise))
 
 
-def prepare(bench: Bench, experiment: str) -> Prepared:
-    """The trial for this experiment. Raises `Unavailable` with the reason."""
+def prepare(bench: Bench, experiment: str, *, until: int = 0) -> Prepared:
+    """The trial for this experiment. Raises `Unavailable` with the reason.
+
+    `until`: a rate or a threshold is held through this step, where that lies beyond the judged ones.
+    """
     name = experiment.removesuffix(PLACEBO)
     info = interventions().get(name)
     if info is None:
@@ -60,7 +65,7 @@ def prepare(bench: Bench, experiment: str) -> Prepared:
             return Prepared(replace(spec, capture_steps=bench.baseline.performed.run.spec.capture_steps))
         case "transplant":
             return _transplant(bench, info)
-    steps = _steps(bench, info, placebo=experiment.endswith(PLACEBO))
+    steps = _steps(bench, info, placebo=experiment.endswith(PLACEBO), until=until)
     parameters = tuple((p, _resolve(bench, info, p, steps, experiment)) for p in info.parameters)
     spec = _branch(bench, info, steps=steps, parameters=parameters)
     if experiment.endswith(PLACEBO):
@@ -92,8 +97,9 @@ def _branch(
     )
 
 
-def _steps(bench: Bench, info: InterventionInfo, *, placebo: bool) -> tuple[int, ...]:
+def _steps(bench: Bench, info: InterventionInfo, *, placebo: bool, until: int = 0) -> tuple[int, ...]:
     factor = Factor(info.factor)
+    last = max(bench.last, until)
     if info.name == "set-element":
         return (bench.onset,)
     if factor not in STEPWISE:
@@ -104,8 +110,21 @@ def _steps(bench: Bench, info: InterventionInfo, *, placebo: bool) -> tuple[int,
             raise Unavailable("no healthy step lies between the checkpoint and the onset")
         return healthy[-max(len(bench.suspect_steps()), 1) :]
     if factor is Factor.LEARNING_RATE:
-        return tuple(range(_departure(bench).step, bench.last + 1))
+        return _departed(bench, _departure(bench).step, last)
+    if factor is Factor.CLIPPING:
+        return tuple(range(bench.suspect_steps()[0], last + 1))
     return bench.suspect_steps()
+
+
+def _departed(bench: Bench, first: int, last: int) -> tuple[int, ...]:
+    """Steps up to the last judged one, and those beyond it at which the rate is not known to be back on schedule."""
+    from spike.actions.observations import expected_lr, known_lr
+
+    beyond = range(bench.last + 1, last + 1)
+    return (
+        *range(first, bench.last + 1),
+        *(s for s in beyond if (rate := known_lr(bench, s)) is None or abs(rate - expected_lr(bench, s)) > BACK * rate),
+    )
 
 
 def _departure(bench: Bench) -> Departure:

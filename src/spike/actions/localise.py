@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from spike.actions.bench import Bench
-from spike.actions.code_history import HISTORY_COMMITS, code_history
+from spike.actions.code_history import HISTORY_COMMITS, CodeHistory, code_history
 from spike.actions.experiments import pair_batches
 from spike.domain.eliminate import Evidence
 from spike.domain.errors import InputUnreadable
@@ -202,15 +202,23 @@ def _module(bench: Bench, _evidence: Evidence, located: Located) -> Located:
 
 
 def _commit(bench: Bench, evidence: Evidence, located: Located) -> Located:
-    """The first commit whose code shows the incident, by bisection over those after the last good checkpoint."""
+    """The first commit whose code shows the incident, by bisection over those after the last good checkpoint.
+
+    Uncommitted changes lie on top of the newest commit; they are the change where that commit alone does not show it.
+    """
     if evidence.decided("other-commit") is not OutcomeKind.ABSENT:
         return located
     found = code_history(bench.investigation)
-    if isinstance(found, NotMeasured) or not found.after:
+    if isinstance(found, NotMeasured):
         return located
+    trial = evidence.trial_ids.get("other-commit", "other-commit")
+    if not found.after:
+        return _uncommitted(found, found.before, (trial,), located) if found.is_patched else located
     commits = list(reversed(found.after))  # oldest first; the code before them is known to be good
     low, high = 0, len(commits) - 1
     trials: list[str] = []
+    if found.is_patched and _commit_outcome(bench, commits[high], trials) is OutcomeKind.ABSENT:
+        return _uncommitted(found, commits[high], (*trials, trial), located)
     while low < high and len(trials) < MAX_COMMIT_TRIALS:
         middle = (low + high) // 2
         kind = _commit_outcome(bench, commits[middle], trials)
@@ -225,9 +233,17 @@ def _commit(bench: Bench, evidence: Evidence, located: Located) -> Located:
         low, high = (middle + 1, high) if kind is OutcomeKind.ABSENT else (low, middle)
     culprit = commits[low]
     text = f"commit {culprit.commit[:10]} ({culprit.subject}) is the first whose code shows the incident"
-    evidence_ids = (*trials, evidence.trial_ids.get("other-commit", "other-commit"))
     place = replace(located.place, commit=culprit.commit, file=located.place.file or next(iter(culprit.files), ""))
-    return Located(place, (*located.findings, Finding(text, Strength.INTERVENED, evidence_ids)))
+    return Located(place, (*located.findings, Finding(text, Strength.INTERVENED, (*trials, trial))))
+
+
+def _uncommitted(found: CodeHistory, below: CommitFacts | None, trials: tuple[str, ...], located: Located) -> Located:
+    """The change that no commit holds; a file is named where only one was changed."""
+    on = f" on top of commit {below.commit[:10]}" if below is not None else ""
+    shown = ", ".join(found.patched[:4]) + (f" and {len(found.patched) - 4} more" if len(found.patched) > 4 else "")
+    text = f"the incident comes with the uncommitted changes{on} ({shown}): without them it is absent"
+    file = located.place.file or (found.patched[0] if len(found.patched) == 1 else "")
+    return Located(replace(located.place, file=file), (*located.findings, Finding(text, Strength.INTERVENED, trials)))
 
 
 def _commit_outcome(bench: Bench, commit: CommitFacts, trials: list[str]) -> OutcomeKind:
@@ -253,25 +269,34 @@ def _checkpoint(bench: Bench, _evidence: Evidence, located: Located) -> Located:
 
 
 def _config_key(bench: Bench, _evidence: Evidence, located: Located) -> Located:
-    """The setting that the culprit commit changed or dropped, where that is a single one."""
+    """The setting that the culprit change set anew or dropped, where that is a single one."""
     place = located.place
-    if not place.commit or not place.file.endswith((".yaml", ".yml", ".json")):
+    if not place.file.endswith((".yaml", ".yml", ".json")):
         return located
-    directory = Path(bench.investigation.run.code or bench.investigation.run.directory)
-    commits = [c.commit for c in history(directory, HISTORY_COMMITS)]
-    if place.commit not in commits[:-1]:
-        return located
-    parent = commits[commits.index(place.commit) + 1]
     try:
-        before, after = (
-            flattened(yaml.safe_load(file_at(directory, commit, place.file))) for commit in (parent, place.commit)
-        )
-    except (InputUnreadable, yaml.YAMLError):
+        before, after = (flattened(yaml.safe_load(text)) for text in _both_versions(bench, place))
+    except (InputUnreadable, OSError, ValueError, yaml.YAMLError):
         return located
     changed = [key for key, value in before.items() if after.get(key) != value]
     added = [key for key in after if key not in before]
     keys = changed or added
     return replace(located, place=replace(place, key=keys[0])) if len(keys) == 1 else located
+
+
+def _both_versions(bench: Bench, place: Place) -> tuple[bytes, bytes]:
+    """The file before and after the culprit change. Raises where one of them is not to be had."""
+    investigation = bench.investigation
+    directory = Path(investigation.run.code or investigation.run.directory)
+    commits = [c.commit for c in history(directory, HISTORY_COMMITS)]
+    if place.commit:
+        if place.commit not in commits[:-1]:
+            raise InputUnreadable(f"commit {place.commit} has no parent here")
+        parent = commits[commits.index(place.commit) + 1]
+        return file_at(directory, parent, place.file), file_at(directory, place.commit, place.file)
+    found = code_history(investigation)
+    if isinstance(found, NotMeasured) or place.file not in found.patched or investigation.code.commit:
+        raise InputUnreadable(f"{place.file} is not as it was when the case was frozen")
+    return file_at(directory, found.head, place.file), (Path(found.root) / place.file).read_bytes()
 
 
 def flattened(value: object, prefix: str = "") -> dict[str, object]:

@@ -125,6 +125,11 @@ def expected_lr(bench: Bench, step: int) -> float:
     return Schedule(history, [rates[s] for s in history]).at(step)
 
 
+def known_lr(bench: Bench, step: int) -> float | None:
+    """The rate of this step, traced or logged; None where neither says."""
+    return _rates(bench).get(step)
+
+
 def used_lr(bench: Bench, step: int) -> float:
     """What the unchanged trial used at this step."""
     return _rates(bench)[step]

@@ -7,7 +7,7 @@ of what the stack averages or when it counts.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -24,6 +24,10 @@ WANTED_STEPS = 3
 """Fewer equal healthy steps than this are said to be few; one equal full-precision loss is still hard to get
 by accident."""
 
+
+EARLY_STEPS = 8
+"""Logged steps by which a record may part from its replay before the detector sees it. A value that was corrupted
+moves the loss by a digit first and out of the noise a few updates later."""
 
 ROUNDING = 1.001
 """Half a unit of the last digit, with room for the decimal fraction that a double does not hold exactly."""
@@ -57,7 +61,8 @@ def judge_licence(record: Signals, trial: Signals, *, first_step: int, onset: in
     rows = _shared_rows(record, trial, after=first_step - 1)
     healthy = [row for row in rows if row.step < onset]
     if healthy:
-        return _judge_rows(healthy, noise)
+        parted = _parts_early(healthy, onset) if noise.bit_exact else None
+        return _judge_rows(healthy, noise) if parted is None else _judge_until(healthy, parted, onset, noise)
     anomalous = [row for row in rows if row.step >= onset]
     if not anomalous:
         return Licence(Grade.REFUSED, _nothing_shared(record, trial))
@@ -75,6 +80,32 @@ def judge_licence(record: Signals, trial: Signals, *, first_step: int, onset: in
         f"{anomalous[0].trial:.6g} replayed)",
         first_difference=anomalous[0].step,
     )
+
+
+def _parts_early(rows: list[_Row], onset: int) -> int | None:
+    """The step from which on the record is no more what its own command computes, or None.
+
+    Only where it was equal before, is never equal again, and parts right before the onset: the incident then began
+    there, unseen. A difference that begins at the checkpoint, or heals, is one of code, data or environment.
+    """
+    steps = sorted({row.step for row in rows})
+    differing = {row.step for row in rows if not row.is_equal}
+    if not differing:
+        return None
+    first = min(differing)
+    after = [step for step in steps if step >= first]
+    is_early = len(steps) - len(after) >= WANTED_STEPS and len(after) <= EARLY_STEPS and onset > first
+    return first if is_early and set(after) == differing and not _shift(rows) else None
+
+
+def _judge_until(rows: list[_Row], parted: int, onset: int, noise: NoiseFloor) -> Licence:
+    found = _judge_rows([row for row in rows if row.step < parted], noise)
+    first = next(row for row in rows if row.step == parted and not row.is_equal)
+    reason = (
+        f"{found.reason}; from step {parted} on the record is not what its own command computes ({first.signal} "
+        f"{first.record:.9g} logged, {first.trial:.9g} replayed): the incident acts from there, and was seen at {onset}"
+    )
+    return replace(found, reason=reason, first_difference=parted)
 
 
 def _shared_rows(record: Signals, trial: Signals, *, after: int) -> list[_Row]:

@@ -139,6 +139,7 @@ class Licence:
     num_steps: int = 0
     """Healthy steps compared."""
     first_difference: int | None = None
+    """First logged step that differs. Where the steps before it are exact, the incident acts from here on."""
     step_offset: int = 0
     """Logged step minus attempted step, as the licence found it."""
 
@@ -146,6 +147,11 @@ class Licence:
     def holds(self) -> bool:
         """True where outcomes count."""
         return self.grade is not Grade.REFUSED
+
+    @property
+    def acts_from(self) -> int | None:
+        """The logged step before the onset at which the record left what its command computes; None for no such."""
+        return self.first_difference if self.grade in (Grade.BIT_EXACT, Grade.LOG_EXACT) else None
 
 
 @dataclass(frozen=True, slots=True)
