@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spike.actions.frozen_again import COMMAND, check_again
 from spike.actions.last_good import Judge, OpenTap, Scan
-from spike.actions.opening import Occasion, find_or_open
+from spike.actions.opening import Occasion, find_or_open, onset_of
 from spike.actions.pins import (
     HELD,
     LEDGER,
@@ -30,6 +31,7 @@ from spike.actions.shard_plan import read_plan, refuse_busy_shards, refuse_unfin
 from spike.actions.small_evidence import collect_small_files
 from spike.actions.written_evidence import (
     write_environment,
+    write_hardware,
     write_signals_entry,
     write_situation,
     write_source,
@@ -39,23 +41,19 @@ from spike.casefile.holding import discard
 from spike.casefile.ledger import Ledger
 from spike.casefile.manifest import (
     EVIDENCE,
-    MANIFEST_NAME,
-    look_again,
     read_manifest,
     take_stock,
     write_manifest,
 )
 from spike.casefile.signing import sign_manifest
 from spike.domain.checkpoint import Checkpoint
-from spike.domain.errors import ExitCode, SpikeError
 from spike.domain.incident import Incident
-from spike.domain.manifest import Algorithm, Manifest, compare, encode_path
+from spike.domain.manifest import Algorithm, Manifest, encode_path
 from spike.domain.run import Run
 from spike.domain.signals import Signals
 from spike.domain.situation import take_situation
 from spike.readers.source_tree import read_source
 
-COMMAND = "freeze"
 _REWRITTEN = ("run", "outside", "source")
 """Directories below evidence/ that are made anew when an interrupted freeze is completed."""
 
@@ -105,11 +103,13 @@ def freeze(
     chosen = options or Options()
     say = talk or (lambda _text: None)
     occasion = Occasion(run, incident, incident.onset_step if incident is not None else chosen.step)
-    if case is None:
+    if case is not None:
+        occasion = Occasion(run, case.facts.incident, onset_of(case.facts, chosen.step))
+    else:
         case = find_or_open(cases, occasion, operator=operator, is_new=chosen.is_new, say=say)
     with case.lock(COMMAND):
         if read_manifest(case.path) is not None:
-            _check_again(case, on_progress)
+            check_again(case, on_progress)
         else:
             chosen = _with_shards(case, chosen)
             ledger = Ledger(case.path / LEDGER)
@@ -192,6 +192,7 @@ class _Freeze:
         situation = take_situation(self.signals, self.case.facts.incident, self.onset, last_good)
         code, left_out = write_source(self.case, source)
         written = [write_environment(self.case, self.run), write_situation(self.case, situation), *code]
+        written += write_hardware(self.case)
         if self.signals is not None:
             written.append(write_signals_entry(self.case, self.signals))
         self._save(pins)
@@ -209,7 +210,8 @@ class _Freeze:
     def _pin(self, plan: Plan, directory: Path) -> Pins:
         total, known = self._num_bytes(plan, directory)
         if known:
-            self.say(f"an interrupted freeze is completed: {known / 1e9:.2f} GB were done and are not read again")
+            by = "the shards" if self.options.is_merge else "an interrupted freeze"
+            self.say(f"{by} hashed {known / 1e9:.2f} GB, which are not read again")
         done = 0
 
         def advance(num_bytes: int) -> None:
@@ -249,37 +251,6 @@ class _Freeze:
         num_pins = sum(1 for p in (pins.last_good, *pins.earlier, *pins.suspect) if p)
         summary = f"{len(manifest.entries)} entries, {num_pins} checkpoints pinned, tree {manifest.tree_digest}"
         self.case.record(COMMAND, summary, 0, (*artefacts, FACTS_NAME))
-
-
-def _check_again(case: Case, on_progress: Progress | None) -> None:
-    """A complete case is compared with its manifest, and nothing in it is replaced."""
-    manifest = read_manifest(case.path)
-    assert manifest is not None
-    total, done = sum(e.size for e in manifest.entries), 0
-
-    def advance(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        if on_progress is not None:
-            on_progress(min(done, total), total)
-
-    name = f"{EVIDENCE}/{MANIFEST_NAME}"
-    is_recorded = any(a.path == name for entry in case.journal() for a in entry.artefacts)
-    # Killed between manifest and journal, it is still the same freeze: what has not moved since is not read again.
-    known = () if is_recorded else manifest.entries
-    found = look_again(case.path / EVIDENCE, manifest.algorithm, known=known, on_bytes=advance)
-    changes = compare(manifest, found)
-    content = [c for c in changes if c.is_content]
-    if content:
-        case.record(COMMAND, f"evidence differs from its manifest: {content[0].statement}", int(ExitCode.ANSWER_NO))
-        raise SpikeError(
-            f"{case.path} differs from its manifest in {len(content)} places; first: {content[0].statement}",
-            hint=f"spike verify --case {case.path} names them all; spike freeze --new opens another case",
-            exit_code=ExitCode.ANSWER_NO,
-        )
-    shutil.rmtree(case.path / HELD, ignore_errors=True)
-    artefacts = () if is_recorded else (*write_manifest(case.path, manifest), FACTS_NAME)
-    case.record(COMMAND, f"found complete, {len(manifest.entries)} entries unchanged", 0, artefacts)
 
 
 def _clear_rewritten(case: Case) -> None:

@@ -44,6 +44,14 @@ def find_or_open(cases: Path, occasion: Occasion, *, operator: str, is_new: bool
     return case
 
 
+def onset_of(facts: CaseFacts, step: int | None = None) -> int | None:
+    """The onset that a case was opened for; `step` where its name does not tell."""
+    if facts.incident is not None:
+        return facts.incident.onset_step
+    name = facts.id.rpartition("-")[2]
+    return int(name) if name.isdecimal() else step
+
+
 def _case_of(cases: Path, occasion: Occasion) -> Case | None:
     """The newest case of this run and onset; one that cannot be read does not stand in the way of a new one."""
     for path in reversed(list_cases(cases)):

@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spike.actions.freeze import COMMAND, sign
+from spike.actions.freeze import sign
+from spike.actions.frozen_again import COMMAND
 from spike.casefile.case import Case
 from spike.casefile.manifest import EVIDENCE, SIGNATURE_NAME, read_manifest, take_stock, write_manifest
 from spike.casefile.pinning import release

@@ -33,7 +33,7 @@ from spike.domain.errors import InputUnreadable
 from spike.domain.manifest import Algorithm, EntryKind, Guarantee, encode_path
 
 OnFileChunk = Callable[[str, int, memoryview], None]
-"""(path in the checkpoint, offset, chunk): every byte of every file, one file after the other, in order."""
+"""(path in the checkpoint, offset, chunk): a file in order from its beginning; several files at once, one a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +74,22 @@ class Draft:
     ) -> dict[str, HashedFile]:
         """Place and hash the files `wanted` (all by default); what is done already is not read, and not counted.
 
-        With `on_chunk` the files come one after the other, and those done already are read for its sake alone.
+        With `on_chunk`, what is done already is read for its sake, and not hashed.
         """
         files = [e for e in self.files if wanted is None or e.path in wanted]
         done = {e.path: found for e in files if (found := self.done(e)) is not None}
-        rest = [(e.path, e.size) for e in files if e.path not in done]
+        rest = [(e.path, e.size) for e in files if on_chunk is not None or e.path not in done]
 
         def work(batch: Batch, meter: Meter) -> list[tuple[str, HashedFile]]:
-            return self._fill_batch(batch, meter, on_chunk)
+            if on_chunk is None:
+                return self._fill_batch(batch, meter, None)
+            known = {name for name in batch.names if batch.path(name) in done}
+            for name in sorted(known):
+                self._feed(batch.path(name), meter, on_chunk)
+            others = tuple(name for name in batch.names if name not in known)
+            return self._fill_batch(replace(batch, names=others), meter, on_chunk)
 
-        if on_chunk is None:
-            results = in_batches(rest, work, workers=workers, on_bytes=on_bytes) if rest else []
-        else:
-            meter, results = Meter(on_bytes), []
-            for entry in files:
-                if entry.path in done:
-                    self._feed(entry.path, meter, on_chunk)
-                else:
-                    directory, _, name = entry.path.rpartition("/")
-                    results.append(work(Batch(directory, (name,), entry.size), meter))
+        results = in_batches(rest, work, workers=workers, on_bytes=on_bytes) if rest else []
         filled = done | {path: hashed for result in results for path, hashed in result}
         return {e.path: filled[e.path] for e in files}
 

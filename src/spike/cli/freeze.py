@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spike.cli.options import CaseOption, JsonOption, RunOption
-from spike.cli.output import answer, emit_json, progress, talk
+from spike.cli.output import answer, emit_json, talk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from spike.actions.freeze import Options
     from spike.casefile.case import Case
     from spike.domain.case import PinnedCheckpoint
     from spike.domain.incident import Incident
@@ -33,6 +32,10 @@ def freeze(
     ] = None,
     hash_name: Annotated[str, typer.Option("--hash", help="sha256, or blake3 (about three times as fast).")] = "sha256",
     new: Annotated[bool, typer.Option("--new", help="Open another case though this incident has one.")] = False,
+    shard: Annotated[
+        str, typer.Option("--shard", metavar="I/N", help="Hash one of N parts only; run all N, then --merge.")
+    ] = "",
+    merge: Annotated[bool, typer.Option("--merge", help="Complete a case whose N shards are done.")] = False,
     release: Annotated[
         bool, typer.Option("--release", help="Let go of the pinned checkpoints of a closed case.")
     ] = False,
@@ -43,28 +46,71 @@ def freeze(
     Nothing is written into the run. Typed again for the same incident, it finds its own case and checks it.
     """
     from spike.casefile.case import cases_dir
+    from spike.cli.byte_progress import byte_progress
     from spike.readers.run_file import load_run
 
     described = load_run(run)
     if release:
         _release(described, case, key, as_json)
         return
-    options = _options(hash_name, key, new, step)
-    signals, incident = _detect(described, step)
+    options = _options(hash_name, key, new, step, merge)
+    _refuse_together(shard, options)
+    begun = None if new else _begun(case, any_state=bool(shard) or merge)
+    shelf = _cases(case) or cases_dir(described)
+    if shard:
+        _freeze_shard(described, shard, begun, shelf, options, as_json)
+        return
+    signals, incident = _occasion(described, begun, step)
     from spike.actions.freeze import freeze as act
 
-    with progress("freezing", total=1.0) as advance:
+    with byte_progress("freezing") as on_progress:
         found = act(
             described,
             incident,
-            cases=_cases(case) or cases_dir(described),
+            cases=shelf,
             operator="",
+            case=begun,
             signals=signals,
             options=options,
-            on_progress=_fraction(advance),
+            on_progress=on_progress,
             talk=talk,
         )
     _show(found, as_json)
+
+
+def _freeze_shard(run: Run, shard: str, begun: Case | None, shelf: Path, options: Options, as_json: bool) -> None:
+    from spike.actions.opening import Occasion, find_or_open, onset_of
+    from spike.cli.freeze_shard import freeze_shard, parse
+
+    parse(shard)  # before a case is opened for it
+    if begun is None:
+        _, incident = _occasion(run, None, options.step)
+        occasion = Occasion(run, incident, incident.onset_step if incident is not None else options.step)
+        begun = find_or_open(shelf, occasion, operator="", is_new=False, say=talk)
+    freeze_shard(run, shard, begun, onset_of(begun.facts, options.step), options, as_json=as_json)
+
+
+def _refuse_together(shard: str, options: Options) -> None:
+    from spike.domain.errors import SpikeError
+
+    chosen = {"--merge": options.is_merge, "--new": options.is_new, "--key": options.key is not None}
+    for name, is_given in chosen.items():
+        if shard and is_given:
+            hint = "spike freeze --merge --key KEY.pem, when all shards are done" if name == "--key" else ""
+            raise SpikeError(f"--shard does one part of a case, and {name} is about all of it", hint=hint)
+    if options.is_merge and options.is_new:
+        raise SpikeError("--merge completes a case, and --new opens another one", hint="spike freeze --merge")
+
+
+def _begun(case: Path | None, *, any_state: bool) -> Case | None:
+    """The very case that was named, if it is there and not complete."""
+    from spike.casefile.case import open_case
+    from spike.casefile.manifest import read_manifest
+
+    if case is None or not (case / "case.yaml").is_file():
+        return None
+    found = open_case(case.resolve())
+    return found if any_state or read_manifest(found.path) is None else None
 
 
 def _cases(case: Path | None) -> Path | None:
@@ -74,7 +120,7 @@ def _cases(case: Path | None) -> Path | None:
     return (case.parent if (case / "case.yaml").is_file() else case).resolve()
 
 
-def _options(hash_name: str, key: Path | None, new: bool, step: int | None) -> Any:
+def _options(hash_name: str, key: Path | None, new: bool, step: int | None, merge: bool) -> Options:
     from spike.actions.freeze import Options
     from spike.domain.errors import SpikeError
     from spike.domain.manifest import Algorithm
@@ -83,21 +129,23 @@ def _options(hash_name: str, key: Path | None, new: bool, step: int | None) -> A
         raise SpikeError(f"--hash {hash_name} is not known", hint="spike freeze --hash sha256, or --hash blake3")
     if key is not None and not key.is_file():
         raise SpikeError(f"there is no key {key}", hint=f"openssl genpkey -algorithm ed25519 -out {key}")
-    return Options(Algorithm(hash_name), key, new, step)
+    return Options(Algorithm(hash_name), key, new, step, merge)
 
 
-def _detect(run: Run, step: int | None) -> tuple[Signals | None, Incident | None]:
-    """What to freeze for: an incident, or the step that the operator named."""
+def _occasion(run: Run, begun: Case | None, step: int | None) -> tuple[Signals | None, Incident | None]:
+    """What to freeze for: what the case was opened for, an incident, or the step that the operator named."""
     from spike.actions.detect import detect_run, primary_incident
     from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
 
     try:
         signals, detection = detect_run(run)
     except InputUnreadable as error:
-        if step is None:
+        if step is None and begun is None:
             raise
         talk(f"no signals: {error.message}")
-        return None, None
+        return None, begun.facts.incident if begun is not None else None
+    if begun is not None:
+        return signals, begun.facts.incident
     incident = primary_incident(detection, step)
     if incident is None and step is None:
         raise SpikeError(
@@ -106,18 +154,6 @@ def _detect(run: Run, step: int | None) -> tuple[Signals | None, Incident | None
             exit_code=ExitCode.ANSWER_NO,
         )
     return signals, incident
-
-
-def _fraction(advance: Callable[[float], None]) -> Callable[[int, int], None]:
-    shown = 0.0
-
-    def on_progress(done: int, total: int) -> None:
-        nonlocal shown
-        now = done / total if total else 1.0
-        advance(now - shown)
-        shown = now
-
-    return on_progress
 
 
 def _release(run: Run, case: Path | None, key: Path | None, as_json: bool) -> None:
