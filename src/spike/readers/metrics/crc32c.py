@@ -10,7 +10,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 _POLYNOMIAL = 0x82F63B78
+_SHIFT = 0xA282EAD8
 
 
 @cache
@@ -48,9 +52,10 @@ def _in_python(data: bytes) -> int:
 
 def masked(data: bytes) -> int:
     """The checksum rotated and shifted by a constant, as the record format stores it."""
-    return mask(crc32c(data))
+    value = crc32c(data)
+    return (((value >> 15) | (value << 17)) + _SHIFT) & 0xFFFFFFFF
 
 
-def mask(value: int) -> int:
-    """The stored form of a checksum."""
-    return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+def mask(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The stored form of many checksums."""
+    return ((values >> np.uint32(15)) | (values << np.uint32(17))) + np.uint32(_SHIFT)
