@@ -7,6 +7,8 @@ from the files' bytes; nothing is loaded.
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 from spike.actions.check_scene import Scene
@@ -23,7 +25,7 @@ from spike.domain.compare import (
 from spike.domain.facts import NOT_MEASURED, Fact
 from spike.domain.measured import NotMeasured
 from spike.domain.verdict import Place
-from spike.readers.checkpoints import checksums
+from spike.readers.checkpoints import checksums, file_checksums
 
 MIN_SHARED_TENSORS = 2
 """One tensor may be equal in two checkpoints by chance (a frozen bias); a generation is told by several."""
@@ -32,6 +34,8 @@ SAMPLED_TENSORS = 48
 """Of each role: equal checksums of so many tensors are no chance."""
 MAX_GENERATIONS = 40
 """Other checkpoints whose stored checksums are compared."""
+MAX_FILE_GENERATIONS = 6
+"""... and whose files are compared one by one."""
 
 Rows = tuple[tuple[str, ...], ...]
 
@@ -174,6 +178,11 @@ def _generation(scene: Scene, checkpoint: Checkpoint, history: Compared | None) 
             text = f"the {shared[0]} of {shown} are byte by byte those of {scene.original(other)} (step {other.step})"
             text += ", the rest is not" if len(shared) == 1 else ""
             return Fact(name, "mixed", text, (*evidence, scene.evidence(other)), Place(file=shown))
+    mixed = _file_of_another(scene, checkpoint)
+    if mixed is not None:
+        file, other = mixed
+        text = f"{file} of {shown} is byte by byte that of {scene.original(other)} (step {other.step}), the rest is not"
+        return Fact(name, "mixed", text, (*evidence, scene.evidence(other)), Place(file=f"{shown}/{file}"))
     if history is not None and history.scans.stale:
         stale = history.scans.stale[0]
         text = (
@@ -189,6 +198,37 @@ def _generation(scene: Scene, checkpoint: Checkpoint, history: Compared | None) 
         return Fact(name, NOT_MEASURED, "there is no other checkpoint to compare with", tuple(evidence))
     text = f"no part of {shown} equals that of another checkpoint{_counter_text(counters, checkpoint)}"
     return Fact(name, "one", text, tuple(evidence))
+
+
+def _file_of_another(scene: Scene, checkpoint: Checkpoint) -> tuple[str, Checkpoint] | None:
+    """(file, other checkpoint) where one file is the other's while a file of its kind, or the rest of it, is not.
+
+    A file that equals several generations holds what is not trained, and tells nothing.
+    """
+    own = file_checksums(checkpoint)
+    if len(own) < 2:
+        return None
+    equal: dict[str, list[Checkpoint]] = defaultdict(list)
+    moved: set[tuple[str, str]] = set()
+    for other in _nearest(scene, checkpoint)[:MAX_FILE_GENERATIONS]:
+        theirs = file_checksums(other, own) if other.layout == checkpoint.layout else {}
+        for file, marks in own.items():
+            common = marks.keys() & theirs.get(file, {}).keys()
+            if common and all(marks[piece] == theirs[file][piece] for piece in common):
+                equal[file].append(other)
+            elif common:
+                moved.add((_kind(file), other.path))
+    for file, others in sorted(equal.items()):
+        is_moment = any(piece.startswith(Role.MOMENT.value) for piece in own[file])
+        kinds = {path for kind, path in moved if kind == _kind(file) or is_moment}
+        if len(others) == 1 and others[0].path in kinds:
+            return file, others[0]
+    return None
+
+
+def _kind(file: str) -> str:
+    """Files of different ranks have the same kind."""
+    return re.sub(r"\d+", "#", file)
 
 
 def _nearest(scene: Scene, checkpoint: Checkpoint) -> list[Checkpoint]:

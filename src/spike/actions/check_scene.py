@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spike.actions.detect import detect_run, primary_incident
+from spike.actions.remote_run import REMOTE_LAYOUT, checkpoints_of
 from spike.casefile.case import Case
 from spike.casefile.signals_store import SIGNALS_NAME, read_signals
 from spike.domain.case import PinnedCheckpoint
 from spike.domain.checkpoint import Checkpoint, CheckpointScan
-from spike.domain.errors import InputUnreadable
+from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.incident import Incident
 from spike.domain.measured import NotMeasured
+from spike.domain.remote import is_url, shown_url
 from spike.domain.run import Run
 from spike.domain.signals import Signals
 from spike.domain.trace import RankTrace
@@ -131,7 +133,7 @@ def scene_of_case(
         last_good=last_good,
         earlier=earlier,
         suspect=suspect,
-        others=_others(run, set(originals.values())),
+        others=_others(run, set(originals.values()), incident.onset_step if incident is not None else None),
         not_used=facts.not_pinned,
         originals=originals,
         traces=traces,
@@ -147,8 +149,8 @@ def scene_of_run(run: Run, *, traces: tuple[RankTrace, ...] = (), on_bytes: OnBy
     except InputUnreadable as error:
         signals, incident = NotMeasured(error.message), None  # type: ignore[assignment]
     onset = incident.onset_step if incident is not None else None
-    found = find_checkpoints(Path(run.directory), run.checkpoints)
-    known = [c for c in found if isinstance(c.step, int)]
+    found, not_used = _found(run, onset)
+    known = [c for c in found if isinstance(c.step, int) and c.layout != REMOTE_LAYOUT]
     before = [c for c in reversed(known) if onset is None or _step(c) < onset]
     whole = [c for c in before if c.is_whole]
     last_good = whole[0] if whole else None
@@ -164,6 +166,7 @@ def scene_of_run(run: Run, *, traces: tuple[RankTrace, ...] = (), on_bytes: OnBy
         earlier=tuple(whole[1:4]),
         suspect=suspect[:2],
         others=tuple(c for c in found if c.path not in used),
+        not_used=not_used,
         traces=traces,
         on_bytes=on_bytes or (lambda _count: None),
     )
@@ -175,12 +178,25 @@ def bytes_to_scan(scene: Scene) -> int:
     return sum(c.num_bytes for c in wanted if c is not None)
 
 
-def _others(run: Run, pinned: set[str]) -> tuple[Checkpoint, ...]:
-    """Checkpoints of the run that the case does not hold; none where the run is gone."""
-    directory = Path(run.directory)
-    if not directory.is_dir():
+def _found(run: Run, near: int | None) -> tuple[tuple[Checkpoint, ...], tuple[tuple[str, str], ...]]:
+    """Checkpoints of the run as they lie there, and why some of them say nothing."""
+    if not is_url(run.checkpoints):
+        return find_checkpoints(Path(run.directory), run.checkpoints, near=near), ()
+    try:
+        found = checkpoints_of(run)
+    except SpikeError as error:
+        return (), ((shown_url(run.checkpoints), error.message),)
+    if not found:
+        return (), ((shown_url(run.checkpoints), "nothing in the store matches"),)
+    return found, ((shown_url(run.checkpoints), f"{len(found)} are listed and not read: spike freeze fetches them"),)
+
+
+def _others(run: Run, pinned: set[str], near: int | None) -> tuple[Checkpoint, ...]:
+    """Checkpoints of the run that the case does not hold; none where the run is gone, or its store does not answer."""
+    if not Path(run.directory).is_dir() and not is_url(run.checkpoints):
         return ()
-    return tuple(c for c in find_checkpoints(directory, run.checkpoints) if c.path not in pinned)
+    found, _ = _found(run, near)
+    return tuple(c for c in found if c.path not in pinned)
 
 
 def _step(checkpoint: Checkpoint) -> int:

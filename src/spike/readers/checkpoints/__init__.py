@@ -63,16 +63,17 @@ def reader_of(layout: str) -> CheckpointReader:
     raise InputUnreadable(f"no reader for the checkpoint layout {layout!r}", hint="spike show formats")
 
 
-def find_checkpoints(root: Path, pattern: str = "") -> tuple[Checkpoint, ...]:
+def find_checkpoints(root: Path, pattern: str = "", *, near: int | None = None) -> tuple[Checkpoint, ...]:
     """Every checkpoint below `root`, sorted by step; those without one first, by time.
 
     `pattern` is relative to `root` with `{step}` for digits, zero-padded or not ("out/step-{step}/state.pt"), and
     shell wildcards within a name; "" recognises layouts below `root`, to a bounded depth. Damaged ones are in the
-    answer with their verdict. Raises `SpikeError` for a pattern that cannot be one.
+    answer with their verdict. Of very many only the newest, and those around the step `near`, are looked into; the
+    others are `unverifiable`, "not read". Raises `SpikeError` for a pattern that cannot be one.
     """
     from spike.readers.checkpoints import _find
 
-    return _find.find(root, pattern)
+    return _find.find(root, pattern, near)
 
 
 def inspect_checkpoint(path: Path) -> Checkpoint:
@@ -182,10 +183,11 @@ def checksums(
 def file_checksums(
     checkpoint: Checkpoint, wanted: Mapping[str, Iterable[str]] | None = None
 ) -> dict[str, dict[str, tuple[int, int]]]:
-    """File inside the checkpoint -> piece of a tensor -> (bytes, CRC-32), from a bounded, even choice of pieces.
+    """File inside the checkpoint -> piece of a tensor -> (bytes, checksum), from a bounded, even choice of pieces.
 
-    Unlike `checksums`, the shards of one tensor count apart, so that one file of another save shows. Only the pieces
-    of `wanted` where it is given. Empty where the format stores no checksums or the index is broken.
+    Unlike `checksums`, the shards of one tensor count apart, so that one file of another save shows, and where the
+    format stores no checksum the first bytes of a piece stand for it. Only the pieces of `wanted` where it is given.
+    Empty where the index is broken.
     """
     from spike.readers.checkpoints._marks import marks_by_file
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint
+from spike.domain.checkpoint import Checkpoint, Integrity
 from spike.readers.checkpoints._dcp import slice_mismatches
 from spike.readers.checkpoints._describe import describe, files_below, foreign_note
 from spike.readers.checkpoints._generation import check_generation
 from spike.readers.checkpoints._parts import Parts
-from spike.readers.checkpoints.contract import Checked, LazyTensor
+from spike.readers.checkpoints._times import written_apart
+from spike.readers.checkpoints.contract import Checked, Damaged, LazyTensor
 
 
 class DirectoryReader:
@@ -24,6 +25,9 @@ class DirectoryReader:
     specificity: int
     lockstep = False
     """True where every file's optimizer state takes every step, so that their counters must agree."""
+
+    has_marker = True
+    """False where no file inside the directory is written last, so that only the times of all tell about the end."""
 
     def read(self, parts: Parts) -> None:
         """Read every part of `parts.root` into `parts`; damage is remembered there, never raised."""
@@ -66,4 +70,8 @@ class DirectoryReader:
         parts = Parts(path)
         self.read(parts)
         check_generation(parts, lockstep=self.lockstep)
+        apart = (
+            "" if self.has_marker else written_apart(file for file in map(path.joinpath, parts.used) if file.is_file())
+        )
+        parts.damages += [Damaged(apart, Integrity.UNVERIFIABLE)] if apart else []
         return parts

@@ -17,19 +17,69 @@ from spike.readers.checkpoints.contract import NAMED_STACK, CheckpointReader
 
 MAX_DEPTH = 6
 MAX_ENTRIES = 200_000
+MAX_READ = 64
+"""Checkpoints whose indexes are read; of more, only those that matter. Each takes a few hundredths of a second, ..."""
+MIN_READ, INDEX_BYTES = 16, 8 << 20
+"""... and the index of a large sharded one about a second for two megabytes."""
 _SKIPPED = re.compile(r"^(\..*|node_modules|__pycache__|site-packages|wandb|mlruns|.*\.spike|.*\.egg-info)$")
 _NAMED_STEP = re.compile(r"(?:step|iter(?:ation)?|checkpoint|ckpt|global_step|ba)[-_=.]?0*(\d+)(?!\d)", re.I)
 _LAST_NUMBER = re.compile(r"(?<![\d.])0*(\d+)(?:\.[a-z]+)*$", re.I)
 
 
-def find(root: Path, pattern: str) -> tuple[Checkpoint, ...]:
+def find(root: Path, pattern: str, near: int | None = None) -> tuple[Checkpoint, ...]:
     """See `find_checkpoints`."""
     if pattern:
-        found = [_described(path, step) for path, step in match_pattern(root, pattern)]
+        places = [
+            (path, step, reader_for(path) or _directory_reader(path)) for path, step in match_pattern(root, pattern)
+        ]
     else:
-        found = [_with_step(_inspected(reader, path), None) for path, reader in recognise(root)]
-        found = [checkpoint for checkpoint in found if _is_checkpoint(checkpoint)]
-    return tuple(sorted(found, key=_order))
+        places = [(path, None, reader) for path, reader in recognise(root)]
+    wanted = _worth_reading(places, near)
+    found = [_described(*place) if place[0] in wanted else _unread(*place, len(places)) for place in places]
+    return tuple(sorted(filter(_is_checkpoint, found), key=_order))
+
+
+Place = tuple[Path, int | None, CheckpointReader | None]
+"""(path, step that the operator's pattern gives it, reader)"""
+
+
+def _worth_reading(places: list[Place], near: int | None) -> set[Path]:
+    """All of them, or of very many the newest and those around the step `near`, by what their names say."""
+    limit = _limit(places)
+    if len(places) <= limit:
+        return {path for path, _, _ in places}
+    named = [(step if step is not None else step_of_name(path), path) for path, step, _ in places]
+    by_step = [path for step, path in sorted((s, p) for s, p in named if s is not None)]
+    nameless = [path for step, path in named if step is None]
+    after = len(by_step) if near is None else sum(step is not None and step < near for step, _ in named)
+    around = by_step[max(0, after - limit // 2) : after + limit // 8]
+    newest = by_step[-limit // 4 :]
+    return {*around, *newest, *nameless[: limit // 8]}
+
+
+def _limit(places: list[Place]) -> int:
+    """How many can be read in about two seconds: fewer where the last one has a large index."""
+    if not places:
+        return MAX_READ
+    indexes = (places[-1][0] / name for name in (".metadata", "model_and_optim/.metadata"))
+    size = max((index.stat().st_size for index in indexes if index.is_file()), default=0)
+    return max(MIN_READ, min(MAX_READ, INDEX_BYTES // max(1, size)))
+
+
+def _unread(path: Path, step: int | None, reader: CheckpointReader | None, total: int) -> Checkpoint:
+    """One of so many that reading the index of each would take minutes."""
+    step = step if step is not None else step_of_name(path)
+    stat = path.stat()
+    return Checkpoint(
+        path=str(path.absolute()),
+        layout=reader.layout if reader is not None else "unknown",
+        step=step if step is not None else NotMeasured("it was not read"),
+        integrity=Integrity.UNVERIFIABLE,
+        reason=f"not read: one of {total:,}, of which the newest and those nearest to the onset are looked into",
+        num_tensors=0,
+        num_bytes=stat.st_size if path.is_file() else 0,
+        mtime_ns=stat.st_mtime_ns,
+    )
 
 
 def inspect(path: Path) -> Checkpoint:
@@ -38,7 +88,7 @@ def inspect(path: Path) -> Checkpoint:
     if reader is None:
         what = "is not there" if not path.exists() else "is no checkpoint of a known layout"
         raise InputUnreadable(f"{path} {what}", hint="spike show formats lists the layouts that spike reads")
-    return _with_step(_inspected(reader, path), None)
+    return _with_step(_inspected(reader, path), None, getattr(reader, "step_name", None))
 
 
 def _inspected(reader: CheckpointReader, path: Path) -> Checkpoint:
@@ -157,11 +207,10 @@ def _names(path: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _described(path: Path, step: int | None) -> Checkpoint:
+def _described(path: Path, step: int | None, reader: CheckpointReader | None) -> Checkpoint:
     """A path that the operator's pattern names is always in the answer, understood or not."""
-    reader = reader_for(path) or _directory_reader(path)
     if reader is not None:
-        return _with_step(_inspected(reader, path), step)
+        return _with_step(_inspected(reader, path), step, getattr(reader, "step_name", None))
     empty = not _names(path) if path.is_dir() else path.stat().st_size == 0
     return Checkpoint(
         path=str(path.absolute()),
@@ -182,9 +231,12 @@ def _directory_reader(path: Path) -> CheckpointReader | None:
     return None
 
 
-def _with_step(checkpoint: Checkpoint, named: int | None) -> Checkpoint:
+def _with_step(checkpoint: Checkpoint, named: int | None, rule: re.Pattern[str] | None) -> Checkpoint:
     """Fill in the step: its own contents, else its path, else the optimizer's count; a contradiction is reported."""
     path = Path(checkpoint.path)
+    match = rule.match(path.name) if rule is not None and named is None else None
+    if match is not None:
+        named = int(match[1])
     if not isinstance(checkpoint.step, NotMeasured):
         if named is not None and named != checkpoint.step:
             note = f"its path says step {named}, its contents say {checkpoint.step}"

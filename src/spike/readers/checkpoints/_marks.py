@@ -17,6 +17,9 @@ MAX_PIECES = 512
 TELLING_BYTES = 64
 """Smaller pieces (counters, scalars) are equal in two checkpoints by chance."""
 
+SAMPLE_BYTES = 1 << 16
+"""Read from a piece whose file stores no checksum: so much of a trained tensor is equal in two saves by no chance."""
+
 FileMarks = dict[str, dict[str, tuple[int, int]]]
 """File inside the checkpoint -> piece of a tensor -> (bytes, checksum)."""
 
@@ -51,9 +54,15 @@ def marks_by_file(root: Path, tensors: Iterable[LazyTensor], wanted: Mapping[str
     marks: FileMarks = {}
     for file in files:
         names = list(pieces[file]) if wanted is None else [name for name in wanted[file] if name in pieces[file]]
-        found = {name: mark_of(pieces[file][name]) for name in names[:: max(1, len(names) // each)]}
-        marks[file] = {name: mark for name, mark in found.items() if mark is not None}
+        chosen = [(name, pieces[file][name]) for name in names[:: max(1, len(names) // each)]]
+        marks[file] = {name: mark_of(source) or _sample(source) for name, source in chosen}
     return marks
+
+
+def _sample(source: ByteSource) -> tuple[int, int]:
+    """(bytes, checksum of the first ones) of a piece whose file stores none."""
+    buffer = memoryview(bytearray(min(SAMPLE_BYTES, max(1, source.nbytes))))
+    return source.nbytes, zlib.crc32(next(iter(source.chunks(lambda: buffer)), b""))
 
 
 def _pieces(data: ByteSource) -> Iterator[tuple[str, Path, ByteSource]]:

@@ -22,7 +22,7 @@ from spike.readers.checkpoints._zip import Archive, mismatches
 from spike.readers.checkpoints.contract import Checked, Damaged, LazyTensor
 
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
-NO_CHECKSUM = "safetensors has no checksum: whole in structure, its content cannot be verified"
+NO_CHECKSUM = "safetensors has no checksum and no step: whole in structure, its content and its save cannot be verified"
 SHARDING_KEY = "DCP_SHARDING_INFO"
 """Where torch's own safetensors writer keeps the offset of each shard (torch/distributed/checkpoint/hf_storage.py)."""
 MAX_JSON = 256 << 20

@@ -22,6 +22,9 @@ from spike.readers.checkpoints.contract import Damaged
 SLACK_NS = 2_000_000_000
 """Copies of small directories finish within this; two saves of one step never do."""
 
+SLOW_SAVE_SECONDS, SLOW_SAVE_BYTES = 600, 20 << 20
+"""Files of one save are written within ten minutes, or as long as their bytes take at 20 MB/s."""
+
 _AT_FDCWD = -100
 _STATX_BTIME = 0x800
 _STATX_BYTES = 256
@@ -50,6 +53,22 @@ def saved_over(marker: Path, files: Iterable[Path]) -> tuple[Damaged | None, str
                 "the directory was copied without its times"
             )
     return None, ""
+
+
+def written_apart(files: Iterable[Path]) -> str:
+    """A sentence where the files were written further apart than one save of their size takes, else ""."""
+    stats = [(file.stat(), file) for file in files]
+    if len(stats) < 2:
+        return ""
+    slowest = max(SLOW_SAVE_SECONDS, sum(stat.st_size for stat, _ in stats) / SLOW_SAVE_BYTES)
+    (oldest, first), (newest, last) = (pick(stats, key=lambda pair: pair[0].st_mtime_ns) for pick in (min, max))
+    apart = (newest.st_mtime_ns - oldest.st_mtime_ns) / 1e9
+    if apart <= slowest:
+        return ""
+    return (
+        f"{last.name}: written {apart / 60:,.0f} minutes after {first.name}: a later save into this directory may have "
+        "been cut off, and no file is written last to tell"
+    )
 
 
 def birth_ns(path: Path) -> int | None:

@@ -31,6 +31,7 @@ class Accelerate(DirectoryReader):
 
     layout = "accelerate"
     specificity = NAMED_STACK
+    has_marker = False
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:
         """Random states of a rank beside anything else that accelerate saves."""
@@ -52,6 +53,7 @@ class Accelerate(DirectoryReader):
         if not any(_OPTIMIZER.match(name) for name in names):
             parts.notes.append("has no optimizer file: nothing in it tells a save that was cut off from one without")
         counted = step_counter(parts.contents)
+        _check_counts(parts, counted, sum(_RANDOM.match(name) is not None for name in names))
         parts.contents.step = int(counted) if counted is not None and counted.is_integer() else parts.contents.step
 
     def rotation(self, group: tuple[Checkpoint, ...]) -> Rotation:
@@ -78,6 +80,15 @@ class Accelerate(DirectoryReader):
     def knows(self, name: str) -> bool:
         """JSON of the model's configuration, and the data files of sharded parts."""
         return "/" in name or name.endswith(".json")
+
+
+def _check_counts(parts: Parts, counted: float | None, num_ranks: int) -> None:
+    """A prepared scheduler moves once a step, or once a step and rank; one that moves by epochs is far below."""
+    scheduled = parts.contents.scalars.get("scheduler.last_epoch")
+    if counted and scheduled and scheduled not in (counted, counted * num_ranks) and scheduled * 2 > counted:
+        parts.notes.append(
+            f"mixed generations? the optimizer counts {counted:g} updates and scheduler.bin {scheduled:g} steps"
+        )
 
 
 READER = Accelerate()

@@ -114,6 +114,9 @@ OnBytes = Callable[[int], None]
 class CheckpointReader(Protocol):
     """One layout.
 
+    `step_name` is optional: a pattern of names whose number is the step by the stack's own rule. A name that says
+    another step than the contents is then reported.
+
     Two more methods are optional, both about checkpoints of this layout in one directory, oldest first:
     `rotation(group) -> Rotation` is what the next save does to them, `latest(group) -> (path, rule)` which one the
     stack would load.

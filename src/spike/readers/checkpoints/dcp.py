@@ -28,6 +28,7 @@ class Dcp(DirectoryReader):
     """One directory with an index and one or more data files a rank."""
 
     layout = "dcp"
+    step_name = _TITAN
     specificity = GENERIC_DIRECTORY + 5
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:

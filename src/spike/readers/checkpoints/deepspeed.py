@@ -28,8 +28,10 @@ class DeepSpeed(DirectoryReader):
     """One `global_step<N>` directory."""
 
     layout = "deepspeed"
+    step_name = re.compile(r"^global_step(\d+)$")
     specificity = NAMED_STACK
     lockstep = True
+    has_marker = False
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:
         """Files named as DeepSpeed names them."""

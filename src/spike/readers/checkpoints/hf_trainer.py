@@ -45,6 +45,7 @@ class HfTrainer(DirectoryReader):
     """One `checkpoint-<step>` directory."""
 
     layout = "hf-trainer"
+    step_name = _DIRECTORY
     specificity = NAMED_STACK
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:

@@ -8,6 +8,7 @@ ModelParallel is a distributed checkpoint with the trainer's keys in meta.pt, wh
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ class Lightning(DirectoryReader):
     """One file or directory; `last.ckpt` is a copy of another one or a link to it."""
 
     layout = "lightning"
+    step_name = re.compile(r"^epoch=\d+-step=(\d+)(-v\d+)?\.ckpt$")
     specificity = NAMED_STACK
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:

@@ -17,6 +17,7 @@ from spike.readers.checkpoints._rotation import limit_of
 from spike.readers.checkpoints.contract import NAMED_STACK, Damaged
 
 _RANK = re.compile(r"^mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?$")
+ITERATION = re.compile(r"^iter_(\d+)$")
 TRACKER = "latest_checkpointed_iteration.txt"
 _FILES = ("model_optim_rng.pt", "model_rng.pt", "distrib_optim.pt")
 
@@ -25,7 +26,9 @@ class Megatron(DirectoryReader):
     """One `iter_<N>` directory."""
 
     layout = "megatron"
+    step_name = ITERATION
     specificity = NAMED_STACK
+    has_marker = False
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:
         """Directories of model ranks; DeepSpeed's files of that name end in .pt."""

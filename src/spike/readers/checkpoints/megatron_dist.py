@@ -17,7 +17,7 @@ from spike.readers.checkpoints._directory import DirectoryReader
 from spike.readers.checkpoints._parts import TORCH_SUFFIXES, Parts, read_json
 from spike.readers.checkpoints.contract import NAMED_STACK, Checked, Damaged
 from spike.readers.checkpoints.dcp import read_dcp
-from spike.readers.checkpoints.megatron import TRACKER, check_tracker, tracked, tracked_rotation
+from spike.readers.checkpoints.megatron import ITERATION, TRACKER, check_tracker, tracked, tracked_rotation
 
 MARKER = "metadata.json"
 INTEGRITY = "integrity.json"
@@ -27,6 +27,7 @@ class MegatronDist(DirectoryReader):
     """One `iter_<N>` directory."""
 
     layout = "megatron-dist"
+    step_name = ITERATION
     specificity = NAMED_STACK
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:

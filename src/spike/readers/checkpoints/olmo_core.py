@@ -26,6 +26,7 @@ class OlmoCore(DirectoryReader):
     """One `step<N>` directory."""
 
     layout = "olmo-core"
+    step_name = _DIRECTORY
     specificity = NAMED_STACK
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:

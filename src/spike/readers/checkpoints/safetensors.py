@@ -23,6 +23,7 @@ class Safetensors(DirectoryReader):
 
     layout = "safetensors"
     specificity = GENERIC_DIRECTORY + 1
+    has_marker = False
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:
         """A `.safetensors` file; a directory with an index, shards, or a model file under a usual name."""
@@ -77,6 +78,8 @@ class Safetensors(DirectoryReader):
                 parts.contents.step = step_of(value) if parts.contents.step is None else parts.contents.step
         check_shards(parts, path, names)
         parts.join_shards()
+        if any(map(_SHARD.search, names)) and not any(name.endswith(".index.json") for name in names):
+            parts.notes.append("has no index: only the numbers in their names tell that all shards are there")
         if not any(name.endswith(".safetensors") for name in names):
             parts.damages.append(Damaged("has an index and no shard", Integrity.TORN))
 

@@ -24,6 +24,7 @@ class TorchParts(DirectoryReader):
 
     layout = "torch-parts"
     specificity = GENERIC_DIRECTORY
+    has_marker = False
 
     def recognises(self, path: Path, names: frozenset[str]) -> bool:
         """Files named for the parts of one checkpoint (a model beside an optimizer), or one file a rank."""
