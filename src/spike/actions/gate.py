@@ -28,10 +28,12 @@ from spike.domain.gate import Condition, ConditionState, GateDecision
 from spike.domain.measured import NotMeasured
 from spike.domain.playbook import Playbook, Remedy
 from spike.domain.receipt import load_receipt as compare_receipt
+from spike.domain.remote import is_url
 from spike.domain.signals import LOSS
 from spike.domain.trace import RankTrace
 from spike.domain.trial import Factor, OutcomeKind, TrialResult, TrialSpec
 from spike.domain.verdict import Status, Verdict
+from spike.readers.source_tree import read_source
 
 GATE_STEPS = 24
 """Steps beyond the judged window that the resumed run must also pass."""
@@ -139,7 +141,7 @@ def _spec(bench: Bench, verdict: Verdict, chosen: Chosen) -> TrialSpec:
         batches = {b.step for b in bench.baseline.performed.run.batches}
         bench.suspect_step = verdict.step if verdict.step in batches and verdict.where.samples else None
     try:
-        prepared = prepare(bench, chosen.change)
+        prepared = prepare(bench, chosen.change, until=stop)
     except Unavailable as reason:
         raise SpikeError(
             f"the remedy {chosen.change!r} cannot be tried here: {reason}",
@@ -203,11 +205,29 @@ def _conditions(bench: Bench, performed: Performed, result: TrialResult) -> list
             else []
         ),
         update_norm(own, bench.onset, [baseline, *_healthy_traces(bench)], trial),
-        throughput(own, baseline, trial),
+        _throughput(bench, own, trial),
         load_receipt(receipt, trial, replaces_moments=replaces),
         skip_counters(performed.run.traces, declared, trial),
         held_out(before, after, trial),
     ]
+
+
+def _throughput(bench: Bench, own: RankTrace, trial: str) -> Condition:
+    """Against the unchanged trial; one that looks slow is held against one more, run now: the machine may be busier."""
+    base = bench.baseline.performed.run
+    found = throughput(own, base.traces[0], trial)
+    if found.state is not ConditionState.FAILS:
+        return found
+    control = replace(
+        base.spec,
+        id="gate-control",
+        purpose="the unchanged command right after the gate's trial, for the time that a step takes now",
+        capture_steps=(),
+        module_steps=(),
+        role="repeat",
+    )
+    performed = perform(bench.investigation, control)
+    return throughput(own, performed.run.traces[0], trial) if performed.run.traces else found
 
 
 def _healthy_traces(bench: Bench) -> tuple[RankTrace, ...]:
@@ -269,14 +289,28 @@ def _resume_command(investigation: Investigation, spec: TrialSpec, chosen: Chose
         first = str(value[0]).rpartition(":")[2] if isinstance(value, tuple) and value else str(value)
         return f"{start}{line} {knob.replace('{value}', first)}"
     if change.factor is Factor.CODE:
-        return f"git -C {shlex.quote(run.code or run.directory)} checkout {spec.commit} && {start}{line}"
+        return f"{_checkout(run.code or run.directory, spec.commit)} && {start}{line}"
     if change.factor is Factor.CHECKPOINT:
         return start + line
     return f"{start}{line}  # only after: {chosen.do}"
 
 
+def _checkout(directory: str, commit: str) -> str:
+    """Put the work tree at this commit; changes that were never committed are put aside, not lost."""
+    git, state = f"git -C {shlex.quote(directory)}", read_source(Path(directory))
+    if isinstance(state, NotMeasured) or not state.patch:
+        return f"{git} checkout {commit}"
+    aside = f"{git} stash push"
+    return aside if state.commit == commit else f"{aside} && {git} checkout {commit}"
+
+
 def _rollback_command(investigation: Investigation, spec: TrialSpec) -> str:
     """Put the checkpoint that the run is resumed from back as it was frozen."""
     good = next((p for p in _pins(investigation) if p.original == spec.checkpoint), investigation.last_good)
-    source = shlex.quote(str(investigation.pinned_path(good)))
+    pinned = investigation.pinned_path(good)
+    source = shlex.quote(str(pinned))
+    if is_url(good.original):
+        several = "--recursive " if pinned.is_dir() else ""
+        tool = "aws s3 cp" if good.original.startswith("s3://") else "# copy with the store's own tool:"
+        return f"{tool} {several}{source} {shlex.quote(good.original)}"
     return f"cp -aT --no-preserve=mode {source} {shlex.quote(good.original)}"

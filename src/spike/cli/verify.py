@@ -24,17 +24,21 @@ def verify(
     public_key: Annotated[
         Path | None, typer.Option("--public-key", help="Check the signature with this ed25519 key (PEM).")
     ] = None,
+    online: Annotated[
+        bool, typer.Option("--online", help="Ask object stores whether what the case names or copied is still there.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Read every byte of a case and hold it against what was recorded; needs neither the run nor its machine.
 
     Exit code 1 for changed, added or missing content; 4 where a command was interrupted; metadata is only reported.
     """
-    from spike.actions.verify import verify as act
+    from spike.actions.ask_store import verify_with_stores
     from spike.domain.verification import Integrity
 
     with progress("reading", total=None) as advance:
-        found = act(case.resolve() if case else _newest(run), public_key=public_key, on_bytes=advance)
+        chosen = case.resolve() if case else _newest(run)
+        found = verify_with_stores(chosen, is_online=online, public_key=public_key, on_bytes=advance)
     if as_json:
         emit_json(_payload(found))
     else:
@@ -67,6 +71,11 @@ def _show(found: Verification) -> None:
     for change in (*found.changes, *found.artefacts):
         if change.is_content:
             answer(f"CONTENT     {change.statement}")
+    for sentence in found.references:
+        asked = "its store was asked" if found.num_asked is not None else "not read here: --online asks its store"
+        answer(f"reference   {sentence} (by reference, {asked})")
+    for sentence in found.origins[:MAX_LINES]:
+        answer(f"original    {sentence}")
     for fault in found.chain:
         answer(f"{'JOURNAL' if fault.is_tampering else 'unfinished'}     {fault.fault}: {fault.statement}")
     for reason in found.unfinished:
@@ -80,8 +89,11 @@ def _show(found: Verification) -> None:
         shown = ", ".join(found.unrecorded[:5])
         answer(f"unrecorded  {len(found.unrecorded)} files outside evidence/ that no command recorded: {shown}")
     answer(f"signature   {found.signature}")
+    if found.num_asked is not None:
+        answer(f"asked       {found.num_asked} objects, {len(found.origins)} originals are not what they were")
     if found.unfinished:
-        answer("next        type the interrupted command again, then spike verify")
+        store = ", or spike verify --online when the store answers" if found.num_asked is not None else ""
+        answer(f"next        type the interrupted command again, then spike verify{store}")
 
 
 def _payload(found: Verification) -> dict[str, Any]:

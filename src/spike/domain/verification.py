@@ -43,6 +43,12 @@ class Verification:
     """A sentence: not signed, signed by a key that was not checked, valid, or why it does not hold."""
     signature_holds: bool | None
     """None where no public key was given."""
+    references: tuple[str, ...] = ()
+    """Objects that the case names and does not hold, one sentence each."""
+    origins: tuple[str, ...] = ()
+    """What a store said of originals that are not what they were; the case holds copies of them."""
+    num_asked: int | None = None
+    """Objects whose store was asked; None where none was (offline)."""
 
     @property
     def metadata(self) -> tuple[Change, ...]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spike.domain.measured import NotMeasured
+from spike.domain.remote import is_url
 from spike.domain.run import Run
 from spike.lab import command
 from spike.lab.holdout import last_number, write_holdout
@@ -37,6 +38,8 @@ def evaluate(view: View, run: Run, directory: Path, checkpoint: str, step: int, 
 
 def newest_checkpoint(view: View, run: Run) -> tuple[str, int] | NotMeasured:
     """(path as the trial sees it, step in its name) of the newest checkpoint that the trial wrote."""
+    if is_url(run.checkpoints):
+        return NotMeasured("the run's checkpoints go to an object store; what a trial wrote there is not looked at")
     parts = (Path(run.directory) / run.checkpoints).parts
     numbered = next((i for i, part in enumerate(parts) if "{step}" in part), None)
     if numbered is None:

@@ -60,6 +60,11 @@ class AnyStore:
         """See `Store`."""
         return safe_url(self._full(path))
 
+    def path_of(self, address: str) -> str:
+        """See `Store`. Not by the backend: it would take a part of a strange key for a version or a query."""
+        rest = address.partition("://")[2]
+        return rest if self._is_flat and not self.root.startswith("/") else f"/{rest.lstrip('/')}"
+
     def names(self, folder: str) -> tuple[tuple[str, bool], ...]:
         """See `Store`."""
         try:

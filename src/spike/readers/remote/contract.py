@@ -32,6 +32,9 @@ class Store(Protocol):
     def address(self, path: str) -> str:
         """The address of a path without credentials, its key as it is."""
 
+    def path_of(self, address: str) -> str:
+        """The path of an address in this store."""
+
     def names(self, folder: str) -> tuple[tuple[str, bool], ...]:
         """(name, is it an object?) of everything directly below a folder; empty where there is none."""
 
