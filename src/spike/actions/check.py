@@ -12,6 +12,7 @@ from spike.actions.check_checkpoints import checkpoint_facts
 from spike.actions.check_machines import machine_facts
 from spike.actions.check_scene import OnBytes, Scene, scene_of_case, scene_of_run
 from spike.actions.check_signals import signal_facts
+from spike.actions.recorded_traces import recorded_traces
 from spike.casefile.case import Case
 from spike.casefile.codec import to_payload
 from spike.domain.errors import ExitCode
@@ -42,16 +43,18 @@ def check_case(
     case: Case,
     run: Run,
     *,
-    traces: Sequence[RankTrace] = (),
+    traces: Sequence[RankTrace] | None = None,
     on_bytes: OnBytes | None = None,
     talk: Talk | None = None,
 ) -> CheckReport:
-    """Check what the case holds, write checks.json and record it. `traces` are those of a recorded run, if any.
+    """Check what the case holds, write checks.json and record it.
 
+    `traces` are those of a recorded run; by default those that the run (or the case's copy of its logs) holds.
     Raises `SpikeError` where the case is in use, `InputUnreadable` where its pinned evidence is gone.
     """
     with case.lock("check"):
-        report = report_on(scene_of_case(case, run, traces=tuple(traces), on_bytes=on_bytes), talk)
+        found = _traces(run, case, traces, talk)
+        report = report_on(scene_of_case(case, run, traces=found, on_bytes=on_bytes), talk)
         case.write_json(CHECKS, to_payload(report, schema=SCHEMA))
         wrong = wrong_facts(report)
         summary = "; ".join(f"{fact.name} {fact.value}" for fact in wrong) or "nothing wrong was found"
@@ -60,10 +63,21 @@ def check_case(
 
 
 def check_run(
-    run: Run, *, traces: Sequence[RankTrace] = (), on_bytes: OnBytes | None = None, talk: Talk | None = None
+    run: Run, *, traces: Sequence[RankTrace] | None = None, on_bytes: OnBytes | None = None, talk: Talk | None = None
 ) -> CheckReport:
     """Check a run that has no case. Nothing is written anywhere."""
-    return report_on(scene_of_run(run, traces=tuple(traces), on_bytes=on_bytes), talk)
+    found = _traces(run, None, traces, talk)
+    return report_on(scene_of_run(run, traces=found, on_bytes=on_bytes), talk)
+
+
+def _traces(run: Run, case: Case | None, given: Sequence[RankTrace] | None, talk: Talk | None) -> tuple[RankTrace, ...]:
+    if given is not None:
+        return tuple(given)
+    say = talk or (lambda _text: None)
+    found, problems = recorded_traces(run, case)
+    for problem in problems:
+        say(f"a trace is not used: {problem}")
+    return found
 
 
 def report_on(scene: Scene, talk: Talk | None = None) -> CheckReport:

@@ -7,6 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from spike.actions.check_scene import Scene
+from spike.actions.recorded_traces import of_one_recording
+from spike.actions.written_evidence import CAPTURED
+from spike.casefile.manifest import EVIDENCE
 from spike.domain.checkpoint import TensorFacts
 from spike.domain.facts import NOT_MEASURED, Fact
 from spike.domain.measured import NotMeasured
@@ -48,10 +51,13 @@ def machine_facts(scene: Scene) -> tuple[tuple[Fact, ...], tuple[tuple[str, Rows
 
 
 def _files(scene: Scene) -> tuple[Path, ...]:
-    root = scene.directory
-    if scene.case is not None and not root.is_dir():
-        root = scene.case.path / "evidence" / "run"
-    return find_hardware_files(root, scene.run.hardware) if root.is_dir() else ()
+    """Records of the run, or of the case where the run is gone; and what the freeze read out of the GPUs."""
+    root, own = scene.directory, tuple[Path, ...]()
+    if scene.case is not None:
+        evidence = scene.case.path / EVIDENCE
+        root = root if root.is_dir() else evidence / "run"
+        own = tuple(evidence / name for name in CAPTURED if (evidence / name).is_file())
+    return (*(find_hardware_files(root, scene.run.hardware) if root.is_dir() else ()), *own)
 
 
 def _hardware(scene: Scene, record: HardwareRecord) -> Fact:
@@ -67,7 +73,11 @@ def _hardware(scene: Scene, record: HardwareRecord) -> Fact:
     near = [event for event in faults if _is_near(scene, event)]
     if near:
         first = near[0]
-        undated = " (the record has no clock time, so when it happened is not known)" if first.time is None else ""
+        undated = ""
+        if first.is_counter:
+            undated = " (a counter: when it counted that is not known)"
+        elif first.time is None:
+            undated = " (the record has no clock time, so when it happened is not known)"
         text = f"{len(near)} hardware faults in the window, first {first.statement}{undated}"
         return Fact(name, "yes", text, (first.source,), Place(file=first.source, key=first.device))
     if record.unreadable:
@@ -79,23 +89,26 @@ def _hardware(scene: Scene, record: HardwareRecord) -> Fact:
 
 
 def _is_near(scene: Scene, event: HardwareEvent) -> bool:
-    """True within the time from the last good checkpoint to the end of the record; undated events count."""
+    """True within the time from the last good checkpoint to the end of the record; undated events count.
+
+    A counter that was read after the incident may have counted in it.
+    """
     if event.time is None:
         return True
     begin = scene.written(scene.last_good) if scene.last_good is not None else None
     end = scene.end_of_record()
-    return (begin is None or event.time >= begin - WINDOW_BEFORE_S) and (
-        end is None or event.time <= end + WINDOW_AFTER_S
-    )
+    is_before_the_end = event.is_counter or end is None or event.time <= end + WINDOW_AFTER_S
+    return (begin is None or event.time >= begin - WINDOW_BEFORE_S) and is_before_the_end
 
 
 def _agreement(scene: Scene) -> RankAgreement | None:
     """From traces, else from per-rank files of the last good checkpoint, else from per-rank logs; None for one rank."""
-    if scene.traces and max(t.process.world for t in scene.traces) > 1:
+    traces = of_one_recording(scene.traces, scene.onset)
+    if traces and max(t.process.world for t in traces) > 1:
         shapes = {}
         if scene.last_good is not None:
             shapes = {t.name: t.shape for t in scene.scan(scene.last_good).tensors if t.role.value == "parameter"}
-        return rank_agreement(scene.traces, full_shapes=shapes)
+        return rank_agreement(traces, full_shapes=shapes)
     tried: list[RankAgreement] = []
     if scene.last_good is not None:
         files, is_tensor_parallel = _per_rank(scene.scan(scene.last_good).tensors)

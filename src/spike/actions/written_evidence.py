@@ -19,11 +19,14 @@ from spike.domain.run import Run
 from spike.domain.signals import Signals
 from spike.domain.situation import Situation
 from spike.domain.source import SourceState
-from spike.readers.environment import read_environment
+from spike.readers.environment import read_environment, read_nvidia_smi
+from spike.readers.hardware.nvml import read_nvml
 from spike.readers.source_tree import history
 
 HISTORY_COMMITS = 200
 SOURCE_SCHEMA = "spike.source/1"
+CAPTURED = ("hardware.json", "nvidia-smi.xml")
+"""Counters of the machine that froze the evidence, below evidence/."""
 
 
 def write_signals_entry(case: Case, signals: Signals) -> ManifestEntry:
@@ -36,6 +39,18 @@ def write_environment(case: Case, run: Run) -> ManifestEntry:
     """Keep what the run ran on, as this machine shows it."""
     facts = read_environment(run.launch, Path(run.cwd or run.directory), run.env)
     return _keep_json(case, "environment.json", to_payload(facts, schema="spike.environment/1"), "environment")
+
+
+def write_hardware(case: Case) -> list[ManifestEntry]:
+    """Keep the counters of this machine's GPUs: from NVML, else from nvidia-smi; nothing where no GPU is."""
+    found = read_nvml()
+    if not isinstance(found, NotMeasured):
+        return [_keep_json(case, CAPTURED[0], found, "hardware")]
+    text = read_nvidia_smi()
+    if isinstance(text, NotMeasured):
+        return []
+    kept = keep_bytes(text, case.path / EVIDENCE, CAPTURED[1], "hardware")
+    return [kept.entry] if isinstance(kept, Kept) else []
 
 
 def write_situation(case: Case, situation: Situation) -> ManifestEntry:

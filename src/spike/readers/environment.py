@@ -198,5 +198,15 @@ def _devices() -> tuple[Device, ...] | NotMeasured:
     return tuple(Device(*row) for row in rows if len(row) == len(_SMI_FIELDS))
 
 
+def read_nvidia_smi() -> bytes | NotMeasured:
+    """`nvidia-smi -q -x`: every counter of every GPU, as XML; or why there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return NotMeasured("nvidia-smi is not installed")
+    try:
+        return _ask(("nvidia-smi", "-q", "-x")).encode("utf-8", "surrogateescape")
+    except (OSError, subprocess.SubprocessError) as error:
+        return NotMeasured(f"nvidia-smi failed: {error}")
+
+
 def _ask(command: tuple[str, ...]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True).stdout

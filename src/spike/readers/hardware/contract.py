@@ -38,7 +38,7 @@ class HardwareEvent:
     """One thing that a machine, its scheduler or its launcher recorded."""
 
     kind: str
-    """"xid", "sxid", "ecc", "row-remap", "job", "process", "collective"."""
+    """"xid", "sxid", "ecc", "row-remap", "recovery", "nvlink", "job", "process", "collective"."""
     severity: Severity
     statement: str
     """What happened, as a sentence with the meaning of its code."""
@@ -51,6 +51,8 @@ class HardwareEvent:
     device: str = ""
     """PCI address, rank or node."""
     code: int | None = None
+    is_counter: bool = False
+    """True where `time` is when a counter was read: what it counted happened then or at any time before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class HardwareReader(Protocol):
     """One format."""
 
     format: str
-    """"dmesg", "nvidia-smi", "sacct", "torchrun", "flight-recorder"."""
+    """"dmesg", "nvidia-smi", "nvml", "sacct", "torchrun", "flight-recorder"."""
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """True where the file is of this format; `head` holds its first bytes."""

@@ -1,8 +1,4 @@
-"""What do the GPUs' own counters say? `nvidia-smi -q -x` output: ECC errors, remapped rows, retired pages.
-
-The counters have no time of their own: volatile ones count since the driver was loaded, aggregate ones for the life of
-the board. An uncorrected volatile error is an event of this boot.
-"""
+"""What do the GPUs' own counters say? `nvidia-smi -q -x` output: ECC errors, remapped rows, retired pages."""
 
 from __future__ import annotations
 
@@ -13,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from spike.domain.errors import InputUnreadable
-from spike.readers.hardware.contract import HardwareEvent, Severity
+from spike.readers.hardware._gpu_health import GpuHealth, events_of
+from spike.readers.hardware.contract import HardwareEvent
 
 MAX_BYTES = 64 << 20
 
@@ -33,7 +30,7 @@ class NvidiaSmi:
             root = _parse(path)
             time = _time(root.findtext("timestamp") or "")
             for gpu in root.iter("gpu"):
-                yield from _of_gpu(gpu, str(path), time)
+                yield from events_of(_of_gpu(gpu), str(path), time)
 
 
 def _parse(path: Path) -> ElementTree.Element:
@@ -51,40 +48,26 @@ def _parse(path: Path) -> ElementTree.Element:
         raise InputUnreadable(f"{path}: {error.strerror}") from error
 
 
-def _of_gpu(gpu: ElementTree.Element, source: str, time: float | None) -> Iterator[HardwareEvent]:
-    device = gpu.get("id", "")
-    for scope, when in (("volatile", "since the driver was loaded"), ("aggregate", "in the life of the board")):
+def _of_gpu(gpu: ElementTree.Element) -> GpuHealth:
+    uncorrected = []
+    for scope in ("volatile", "aggregate"):
         counters = gpu.find(f"ecc_errors/{scope}")
         for counter in counters.iter() if counters is not None else ():
-            count = _count(counter.text)
-            if count and ("uncorrectable" in counter.tag or counter.tag == "double_bit"):
-                severity = Severity.FAULT if scope == "volatile" else Severity.NOTE
-                statement = f"{count} {counter.tag.replace('_', ' ')} ECC errors {when} on {device}"
-                yield HardwareEvent("ecc", severity, statement, source, 0, time, device)
-    rows = gpu.find("remapped_rows")
-    if rows is not None:
-        yield from _of_rows(rows, device, source, time)
-    if (gpu.findtext("retired_pages/pending_retirement") or "").strip().lower() == "yes":
-        statement = f"memory pages wait for retirement on {device}"
-        yield HardwareEvent("row-remap", Severity.FAULT, statement, source, 0, time, device)
-    action = (gpu.findtext("gpu_recovery_action") or "none").strip()
-    if action.lower() not in ("none", "n/a", ""):
-        yield HardwareEvent(
-            "recovery", Severity.FAULT, f"the driver asks for {action!r} on {device}", source, 0, time, device
-        )
+            if "uncorrectable" in counter.tag or counter.tag == "double_bit":
+                uncorrected.append((scope, counter.tag, _count(counter.text)))
+    return GpuHealth(
+        device=gpu.get("id", ""),
+        uncorrected=tuple(uncorrected),
+        remap_failed=_says_yes(gpu, "remapped_rows/remapped_row_failure"),
+        remap_pending=_says_yes(gpu, "remapped_rows/remapped_row_pending"),
+        rows_remapped=_count(gpu.findtext("remapped_rows/remapped_row_unc")),
+        pages_pending=_says_yes(gpu, "retired_pages/pending_retirement"),
+        recovery_action=(gpu.findtext("gpu_recovery_action") or "").strip(),
+    )
 
 
-def _of_rows(rows: ElementTree.Element, device: str, source: str, time: float | None) -> Iterator[HardwareEvent]:
-    for tag, meaning in (
-        ("remapped_row_failure", "remapping a bad memory row failed"),
-        ("remapped_row_pending", "a bad memory row waits for a reset to be remapped"),
-    ):
-        if (rows.findtext(tag) or "").strip().lower() == "yes":
-            yield HardwareEvent("row-remap", Severity.FAULT, f"{meaning} on {device}", source, 0, time, device)
-    count = _count(rows.findtext("remapped_row_unc"))
-    if count:
-        statement = f"{count} memory rows were remapped after uncorrectable errors on {device}"
-        yield HardwareEvent("row-remap", Severity.NOTE, statement, source, 0, time, device)
+def _says_yes(gpu: ElementTree.Element, path: str) -> bool:
+    return (gpu.findtext(path) or "").strip().lower() == "yes"
 
 
 def _count(text: str | None) -> int:
