@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,9 +72,20 @@ def write(found: Found, *, force: bool = False) -> Path:
     parse_run(found.text, found.directory, str(path))  # what we propose must be what we accept
     if path.exists() and not force:
         raise SpikeError(f"{path} is there already", hint="edit it, or spike init --force to replace it")
-    temporary = path.with_name(f".{FILE_NAME}.{os.getpid()}")
-    temporary.write_text(found.text, encoding="utf-8")
-    temporary.replace(path)
+    # One name for all: what a killed init left here is overwritten by the next, and nothing stays in the run.
+    temporary = path.with_name(f".{FILE_NAME}.new")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(found.text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise SpikeError(
+            f"cannot write {path}: {error.strerror}", hint="make room or get write permission there, then spike init"
+        ) from error
     return path
 
 

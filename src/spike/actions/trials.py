@@ -61,7 +61,8 @@ def perform(investigation: Investigation, spec: TrialSpec) -> Performed:
     known = _find_same(investigation, spec)
     if known is not None:
         return known
-    numbered = replace(spec, id=f"T{_next_number(investigation):03d}-{spec.id}")
+    own_id = _left_unfinished(investigation, spec) or f"T{_next_number(investigation):03d}-{spec.id}"
+    numbered = replace(spec, id=own_id)
     directory = investigation.case.trial_dir(numbered.id)
     investigation.case.write_json(f"trials/{numbered.id}/trial.json", to_payload(numbered, schema=TRIAL_SCHEMA))
     investigation.talk(f"{numbered.id}: {numbered.purpose}")
@@ -75,12 +76,29 @@ def perform(investigation: Investigation, spec: TrialSpec) -> Performed:
     if run.ended == "interrupted":
         # The lab has ended its processes and cleaned up; the command ends here, and goes on when typed again.
         raise KeyboardInterrupt
+    if numbered.role == "repeat":
+        # Nobody judges it, and the noise floor stands on it: its files must not change unseen either.
+        summary = f"ran to its end: {run.ended}"
+        investigation.case.record(f"trial {numbered.id}", summary, 0, (f"trials/{numbered.id}",))
     return Performed(run, _signals(investigation, run))
 
 
 def _next_number(investigation: Investigation) -> int:
     numbers = [int(name[1:4]) for name in investigation.case.trial_ids() if name[:1] == "T" and name[1:4].isdigit()]
     return max(numbers, default=0) + 1
+
+
+def _left_unfinished(investigation: Investigation, spec: TrialSpec) -> str:
+    """Id of the same trial that a killed command had begun, to be run again in its place; "" where there is none."""
+    case = investigation.case
+    for trial_id in case.trial_ids():
+        payload = case.read_json(f"trials/{trial_id}/trial.json")
+        if payload is None or (case.path / "trials" / trial_id / "run.json").exists():
+            continue
+        stored = from_payload(TrialSpec, payload, schema=TRIAL_SCHEMA, source=f"trials/{trial_id}/trial.json")
+        if replace(stored, id=spec.id, purpose=spec.purpose) == spec:
+            return trial_id
+    return ""
 
 
 def _find_same(investigation: Investigation, spec: TrialSpec) -> Performed | None:

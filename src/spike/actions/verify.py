@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from spike.casefile.case import FACTS_NAME
+from spike.casefile.case import FACTS_NAME, open_case
 from spike.casefile.hashing import hash_file, hash_tree
 from spike.casefile.journal import HEAD_NAME, JOURNAL_NAME, TORN_NAME, read_journal, verify_chain
 from spike.casefile.lock import LOCK_NAME, read_holder
@@ -17,12 +17,13 @@ from spike.casefile.manifest import EVIDENCE, MANIFEST_NAME, look_again, read_ma
 from spike.casefile.signing import check_signature, signed_key_ids
 from spike.casefile.tree import walk
 from spike.domain.errors import InputUnreadable
-from spike.domain.journal import ChainFault, ChainFinding, JournalEntry
+from spike.domain.journal import INTERRUPTED, ChainFault, ChainFinding, JournalEntry
 from spike.domain.manifest import Change, ChangeKind, EntryKind, Manifest, compare, encode_path, refuse_unsafe
 from spike.domain.verification import Integrity, Verification
 
 HOLDING = ".held"
 """Hard links that an unfinished freeze keeps."""
+PINNED = "pinned"
 _MANIFEST = f"{EVIDENCE}/{MANIFEST_NAME}"
 _OWN = (JOURNAL_NAME, HEAD_NAME, TORN_NAME, LOCK_NAME, FACTS_NAME)
 
@@ -47,6 +48,8 @@ def verify(
         if not any(a.path == _MANIFEST for entry in entries for a in entry.artefacts):
             unfinished.append(f"{_MANIFEST} is not in the journal: freeze was interrupted before it could record it")
         changes = _without_recorded_additions(changes, entries)
+        changes, more = _excuse_unfinished_evidence(case, changes)
+        unfinished += more
     artefacts = _check_artefacts(case, entries)
     artefacts, more = _excuse_interrupted(case, artefacts, entries)
     unfinished += more
@@ -97,7 +100,7 @@ def _sound_entries(case: Path, chain: tuple[ChainFinding, ...]) -> tuple[Journal
 
 def _check_artefacts(case: Path, entries: tuple[JournalEntry, ...]) -> tuple[Change, ...]:
     """Every path that the journal names, against the newest digest recorded for it."""
-    newest = {a.path: (a.sha256, entry) for entry in entries for a in entry.artefacts}
+    newest = {a.path: (a.sha256, entry) for entry in _records(entries) for a in entry.artefacts}
     safe = {path for path in newest if not _leads_out(path)}
     found = hash_tree(case, [(path, 0) for path in safe])
     changes = []
@@ -117,6 +120,11 @@ def _check_artefacts(case: Path, entries: tuple[JournalEntry, ...]) -> tuple[Cha
     return tuple(changes)
 
 
+def _records(entries: tuple[JournalEntry, ...]) -> tuple[JournalEntry, ...]:
+    """Lines that say what a file is to be; that of an interrupted command only says what it was left as."""
+    return tuple(entry for entry in entries if entry.command != INTERRUPTED)
+
+
 def _leads_out(path: str) -> bool:
     try:
         refuse_unsafe(encode_path(path))
@@ -131,13 +139,18 @@ def _excuse_interrupted(
     """Take out differences that a killed command explains; they make the answer incomplete, never a pass.
 
     case.yaml is recorded before it is written: killed in between, it still is what an earlier line recorded. Other
-    artefacts are written before they are recorded: killed in between, the lock still names the command.
+    artefacts are written before they are recorded: killed in between, the lock still names the command, or the line
+    by which the next command remembered it.
     """
     holder = read_holder(case)
+    left = {a.path: (a.sha256, entry) for entry in entries if entry.command == INTERRUPTED for a in entry.artefacts}
     kept: list[Change] = []
     unfinished: list[str] = []
     for change in artefacts:
-        if change.path == FACTS_NAME and _is_previous(case, change.path, entries):
+        digest, entry = left.get(change.path, ("", None))
+        if entry is not None and hash_file(case / change.path).digest == digest:
+            unfinished.append(f"{change.statement}; {entry.summary}")
+        elif change.path == FACTS_NAME and _is_previous(case, change.path, entries):
             unfinished.append(f"{FACTS_NAME} was about to be replaced when a command was interrupted")
         elif holder and change.kind is ChangeKind.CHANGED and change.path != FACTS_NAME:
             unfinished.append(f"{change.statement}; `spike {holder.get('command')}` was at work on it")
@@ -146,9 +159,37 @@ def _excuse_interrupted(
     return tuple(kept), unfinished
 
 
+def _excuse_unfinished_evidence(case: Path, changes: tuple[Change, ...]) -> tuple[tuple[Change, ...], list[str]]:
+    """Take out of the evidence's changes what a killed command explains: its own draft, and pins on their way out.
+
+    Pins go in one step, and case.yaml, whose digest the journal holds, has said so before: one missing pin is a
+    finding.
+    """
+    holder = read_holder(case)
+    draft = f".{holder.get('pid', '?')}.tmp"
+    drafts = [c for c in changes if c.kind is ChangeKind.ADDED and "/" not in c.path and c.path.endswith(draft)]
+    unfinished = [f"{EVIDENCE}/{c.path} is a draft of the command that was interrupted" for c in drafts]
+    gone = [c for c in changes if c.kind is ChangeKind.DELETED and c.path.split("/")[0] == PINNED]
+    if gone and not (case / EVIDENCE / PINNED).exists() and _has_let_go(case):
+        unfinished.append(f"{EVIDENCE}/{PINNED} is gone: letting go of the pins was interrupted")
+    else:
+        gone = []
+    return tuple(c for c in changes if c not in drafts and c not in gone), unfinished
+
+
+def _has_let_go(case: Path) -> bool:
+    """True where case.yaml names no pin any more, and names those that were let go."""
+    try:
+        facts = open_case(case).facts
+    except InputUnreadable:
+        return False
+    has_pins = facts.last_good is not None or facts.earlier or facts.suspect
+    return not has_pins and any(reason.startswith("pin released") for _, reason in facts.not_pinned)
+
+
 def _is_previous(case: Path, path: str, entries: tuple[JournalEntry, ...]) -> bool:
     """The newest line of all recorded this path, and the file is what the line before that recorded."""
-    recorded = [a.sha256 for entry in entries for a in entry.artefacts if a.path == path]
+    recorded = [a.sha256 for entry in _records(entries) for a in entry.artefacts if a.path == path]
     is_last = bool(entries) and any(a.path == path for a in entries[-1].artefacts)
     return is_last and len(recorded) > 1 and hash_file(case / path).digest == recorded[-2]
 

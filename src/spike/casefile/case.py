@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,17 @@ from spike.casefile.atomic import fsync_directory, inside, write_atomic, writing
 from spike.casefile.codec import dumps, from_payload, to_payload
 from spike.casefile.lock import case_lock
 from spike.domain.case import CaseFacts
-from spike.domain.errors import InputUnreadable, SpikeError
-from spike.domain.journal import Artefact, JournalEntry
+from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
+from spike.domain.journal import INTERRUPTED, Artefact, JournalEntry
 from spike.domain.redaction import redact
 from spike.domain.run import Run
 
 FACTS_NAME = "case.yaml"
 FACTS_SCHEMA = "spike.case/1"
 _CHUNK_BYTES = 1 << 20
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+_WRITTEN_TO = ("", "evidence", "figures", "trials/*")
+"""Directories whose files are this case's own; below the others lies what was copied, under any name at all."""
 
 
 @dataclass(slots=True)
@@ -97,9 +101,33 @@ class Case:
         """Every entry, oldest first."""
         return journal.read_journal(self.path)
 
-    def lock(self, command: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def lock(self, command: str) -> Iterator[None]:
         """Keep other commands out for as long as this one runs; `SpikeError` names the holder."""
-        return case_lock(self.path, command)
+        with case_lock(self.path, command) as before:
+            _clear_temporary(self.path)
+            if before:
+                self._remember_interrupted(before)
+            yield
+
+    def _remember_interrupted(self, holder: dict[str, str]) -> None:
+        """Record what a killed command wrote and did not record, before its note in the lock is gone.
+
+        That is no record of what the files should be: they stay unfinished until a command records them.
+        """
+        newest = {a.path: a.sha256 for entry in self.journal() for a in entry.artefacts}
+        found = [a for path in newest for a in self._as_it_is(path)]
+        differing = tuple(a for a in found if a.sha256 != newest[a.path])
+        if differing:
+            command, operator = holder.get("command", "?"), holder.get("operator", "?")
+            text = f"`spike {command}` of {operator} was interrupted before it recorded what it had written"
+            journal.append(self.path, INTERRUPTED, redact(text), int(ExitCode.INCONCLUSIVE), differing)
+
+    def _as_it_is(self, relative: str) -> list[Artefact]:
+        try:
+            return self._artefacts(relative)
+        except (ValueError, OSError):  # gone, or not a path of this case: verify says so
+            return []
 
     def _artefacts(self, relative: str) -> list[Artefact]:
         path = inside(self.path, relative)
@@ -179,6 +207,15 @@ def _clear_drafts(cases: Path) -> None:
         pid = draft.name.split(".")[-2]
         if not pid.isdigit() or int(pid) == os.getpid() or not Path(f"/proc/{pid}").exists():
             shutil.rmtree(draft, ignore_errors=True)
+
+
+def _clear_temporary(case: Path) -> None:
+    """Remove files that a killed command was about to rename; whoever holds the lock is the only one that writes."""
+    for place in _WRITTEN_TO:
+        for path in case.glob(f"{place}/.*.tmp" if place else ".*.tmp"):
+            if _TEMPORARY.fullmatch(path.name) and not path.is_dir():
+                with suppress(OSError):
+                    path.unlink()
 
 
 def _facts_bytes(facts: CaseFacts) -> bytes:

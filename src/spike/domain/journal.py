@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+INTERRUPTED = "case interrupted"
+"""Command of the line by which the next command remembers what a killed one had written and not recorded; its
+artefacts say what the files were left as, not what they should be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
