@@ -174,7 +174,7 @@ def _generation(scene: Scene, checkpoint: Checkpoint, history: Compared | None) 
         theirs = checksums(other, own.keys()) if own else {}
         compared += bool(theirs)
         shared = _shared_parts(own, theirs)
-        if shared:
+        if shared and (len(shared) == 1 or other.step != checkpoint.step):  # else it is a copy
             text = f"the {shared[0]} of {shown} are byte by byte those of {scene.original(other)} (step {other.step})"
             text += ", the rest is not" if len(shared) == 1 else ""
             return Fact(name, "mixed", text, (*evidence, scene.evidence(other)), Place(file=shown))
@@ -232,10 +232,10 @@ def _kind(file: str) -> str:
 
 
 def _nearest(scene: Scene, checkpoint: Checkpoint) -> list[Checkpoint]:
-    """Other generations, the nearest steps first."""
+    """Other checkpoints, the nearest steps first; where a part is swapped, two may even say the same step."""
     step = _step(checkpoint)
     others = (*scene.earlier, *scene.others, *scene.suspect)
-    known = [c for c in others if isinstance(c.step, int) and c.step != step and c.path != checkpoint.path]
+    known = [c for c in others if isinstance(c.step, int) and c.path != checkpoint.path]
     return sorted(known, key=lambda c: abs(_step(c) - step))[:MAX_GENERATIONS]
 
 

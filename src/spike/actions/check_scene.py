@@ -11,7 +11,7 @@ from spike.actions.remote_run import REMOTE_LAYOUT, checkpoints_of
 from spike.casefile.case import Case
 from spike.casefile.signals_store import SIGNALS_NAME, read_signals
 from spike.domain.case import PinnedCheckpoint
-from spike.domain.checkpoint import Checkpoint, CheckpointScan
+from spike.domain.checkpoint import Checkpoint, CheckpointScan, Integrity
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.incident import Incident
 from spike.domain.measured import NotMeasured
@@ -153,6 +153,7 @@ def scene_of_run(run: Run, *, traces: tuple[RankTrace, ...] = (), on_bytes: OnBy
     known = [c for c in found if isinstance(c.step, int) and c.layout != REMOTE_LAYOUT]
     before = [c for c in reversed(known) if onset is None or _step(c) < onset]
     whole = [c for c in before if c.is_whole]
+    whole = whole or [c for c in before if c.integrity is Integrity.UNVERIFIABLE and c.num_tensors]
     last_good = whole[0] if whole else None
     suspect = tuple(c for c in known if onset is not None and _step(c) >= onset)
     used = {c.path for c in (*whole[:4], *suspect[:2])}

@@ -25,6 +25,7 @@ TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
 NO_CHECKSUM = "safetensors has no checksum and no step: whole in structure, its content and its save cannot be verified"
 SHARDING_KEY = "DCP_SHARDING_INFO"
 """Where torch's own safetensors writer keeps the offset of each shard (torch/distributed/checkpoint/hf_storage.py)."""
+MAX_REASONS = 3
 MAX_JSON = 256 << 20
 
 _MODEL = re.compile(r"^(pytorch_model|model|adapter_model|weights|state_dict|ema|net|module)([._-]|$)")
@@ -56,9 +57,12 @@ class Parts:
     """The step that a file says it was written at, by its name."""
 
     def damage(self) -> Damaged | None:
-        """The worst damage: what is certainly broken before what merely cannot be verified."""
+        """The worst damage, what is certainly broken before what merely cannot be verified, with the next two."""
         order = [Integrity.CORRUPT, Integrity.OVERWRITTEN, Integrity.TORN, Integrity.UNVERIFIABLE]
-        return min(self.damages, key=lambda d: order.index(d.integrity), default=None)
+        worst = sorted(self.damages, key=lambda damage: order.index(damage.integrity))
+        messages = list(dict.fromkeys(damage.message for damage in worst))
+        more = f"; and {len(messages) - MAX_REASONS} more" if len(messages) > MAX_REASONS else ""
+        return Damaged("; ".join(messages[:MAX_REASONS]) + more, worst[0].integrity) if worst else None
 
     def name(self, path: Path) -> str:
         """The file's name inside the checkpoint."""
@@ -99,7 +103,13 @@ class Parts:
             raise Damaged(f"{path.name}: its sharding is described in an unknown way", Integrity.CORRUPT) from error
 
     def join_shards(self) -> None:
-        """Put tensors together that were saved in pieces; what does not fit is remembered as damage."""
+        """Put tensors together that were saved in pieces; what does not fit is remembered as damage.
+
+        A hole shows, the last piece of every tensor does not: torch stores neither the whole shape nor the ranks.
+        """
+        if self.shards:
+            why = "saved in shards that do not tell how many ranks wrote them: those of the last ranks may be missing"
+            self.damages.append(Damaged(why, Integrity.UNVERIFIABLE))
         for name, pieces in self.shards.items():
             first = pieces[0][1]
             boxes = [(offsets, entry.shape, entry.data) for offsets, entry, _ in pieces]
