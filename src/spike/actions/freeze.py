@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spike.actions.frozen_again import COMMAND, check_again
-from spike.actions.last_good import Judge, OpenTap, Scan
+from spike.actions.last_good import Find, Judge, Readers, Scan, default_readers
 from spike.actions.opening import Occasion, find_or_open, onset_of
 from spike.actions.pins import (
     HELD,
@@ -27,6 +27,8 @@ from spike.actions.pins import (
     place_of,
     plan_pins,
 )
+from spike.actions.remote_logs import keep_logs
+from spike.actions.remote_pins import pin_remote_run
 from spike.actions.shard_plan import read_plan, refuse_busy_shards, refuse_unfinished
 from spike.actions.small_evidence import collect_small_files
 from spike.actions.written_evidence import (
@@ -48,7 +50,8 @@ from spike.casefile.manifest import (
 from spike.casefile.signing import sign_manifest
 from spike.domain.checkpoint import Checkpoint
 from spike.domain.incident import Incident
-from spike.domain.manifest import Algorithm, Manifest, encode_path
+from spike.domain.manifest import Algorithm, Manifest, Reference, encode_path
+from spike.domain.remote import is_url
 from spike.domain.run import Run
 from spike.domain.signals import Signals
 from spike.domain.situation import take_situation
@@ -59,7 +62,6 @@ _REWRITTEN = ("run", "outside", "source")
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)."""
-Find = Callable[[Path, str], tuple[Checkpoint, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +90,15 @@ def freeze(
     options: Options | None = None,
     find: Find | None = None,
     scan: Scan | None = None,
-    open_tap: OpenTap | None = None,
     on_progress: Progress | None = None,
     talk: Callable[[str], None] | None = None,
 ) -> Case:
     """The case that holds this run's evidence, complete and recorded.
 
-    `case` is the very one to complete; by default the one of this run and onset, or a new one in `cases`. `find`,
-    `scan` and `open_tap` read checkpoints (`spike.readers.checkpoints` by default). Raises `SpikeError` where the case
-    cannot be written or is in use, and with exit code 1 where a case of this incident differs from its manifest.
+    `case` is the very one to complete; by default the one of this run and onset, or a new one in `cases`. `find`
+    and `scan` read checkpoints (`spike.readers.checkpoints` by default). Raises `SpikeError` where the case cannot be
+    written or is in use, and with exit code 1 where a case of this incident differs from its manifest.
     """
-    from spike.readers.checkpoints import find_checkpoints, scan_checkpoint
-
     chosen = options or Options()
     say = talk or (lambda _text: None)
     occasion = Occasion(run, incident, incident.onset_step if incident is not None else chosen.step)
@@ -113,7 +112,7 @@ def freeze(
         else:
             chosen = _with_shards(case, chosen)
             ledger = Ledger(case.path / LEDGER)
-            readers = Readers(find or find_checkpoints, scan or scan_checkpoint, open_tap)
+            readers = default_readers(find, scan)
             _Freeze(case, run, occasion.onset, signals, chosen, readers, ledger, say, on_progress).complete()
         if chosen.key is not None:
             sign(case, chosen.key)
@@ -151,16 +150,12 @@ def warnings_of(case: Case) -> tuple[str, ...]:
             f"{len(weak)} checkpoints are pinned by hard link: safe from deletion, NOT from being overwritten in place"
             " by the running job. `spike verify` finds that out."
         )
+    if is_url(facts.run.checkpoints):
+        found.append(
+            "the run's checkpoints lie in an object store, which no trial can be kept from writing to: give trials"
+            " credentials that only read (`env:` in spike.yaml), or a launch command that saves below {workdir}"
+        )
     return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """How checkpoints are found and judged."""
-
-    find: Find
-    scan: Scan
-    open_tap: OpenTap | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +178,13 @@ class _Freeze:
         """Every step can be repeated; the manifest is written when everything else is there."""
         _clear_rewritten(self.case)
         directory = Path(self.run.directory)
-        found = self.readers.find(directory, self.run.checkpoints)
-        plan = hold_all(self.case, plan_pins(found, self.onset), self.onset, directory)
-        pins = self._pin(plan, directory)
+        found, pins, references = self._gather(directory)
         source = read_source(Path(self.run.code or self.run.directory))
         small = collect_small_files(self.run, self.signals, source, tuple(c.path for c in found), self.evidence)
         last_good = pins.last_good.step if pins.last_good else None
         situation = take_situation(self.signals, self.case.facts.incident, self.onset, last_good)
         code, left_out = write_source(self.case, source)
+        logs, too_long = keep_logs(self.run, self.evidence)
         written = [write_environment(self.case, self.run), write_situation(self.case, situation), *code]
         written += write_hardware(self.case)
         if self.signals is not None:
@@ -199,13 +193,31 @@ class _Freeze:
         _drop_drafts(self.evidence)
         manifest = take_stock(
             self.evidence,
-            (*pins.entries, *small.entries, *written),
+            (*pins.entries, *small.entries, *logs, *written),
             algorithm=self.options.algorithm,
-            exclusions=(*pins.exclusions, *small.exclusions, *left_out),
+            exclusions=(*pins.exclusions, *small.exclusions, *left_out, *too_long),
+            references=references,
         )
         self._record(manifest, pins)
         self.ledger.close()
         shutil.rmtree(self.case.path / HELD, ignore_errors=True)
+
+    def _gather(self, directory: Path) -> tuple[tuple[Checkpoint, ...], Pins, tuple[Reference, ...]]:
+        """(every checkpoint of the run, what is pinned of them, what is named in its store only)."""
+        if is_url(self.run.checkpoints):
+            return pin_remote_run(
+                self.case,
+                self.run,
+                self.onset,
+                algorithm=self.options.algorithm,
+                ledger=self.ledger,
+                held=self.case.path / HELD,
+                readers=self.readers,
+                on_progress=self.on_progress,
+            )
+        found = self.readers.find(directory, self.run.checkpoints)
+        plan = hold_all(self.case, plan_pins(found, self.onset), self.onset, directory)
+        return found, self._pin(plan, directory), ()
 
     def _pin(self, plan: Plan, directory: Path) -> Pins:
         total, known = self._num_bytes(plan, directory)
@@ -220,7 +232,7 @@ class _Freeze:
             if self.on_progress is not None:
                 self.on_progress(min(done, total), total)
 
-        judge = Judge(self.readers.scan, self.readers.open_tap, self.ledger, advance)
+        judge = Judge(self.readers, self.ledger, advance)
         work = Pinning(self.case, directory, self.options.algorithm, self.ledger, judge, advance)
         pins = pin_all(work, plan)
         if self.on_progress is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -32,24 +33,45 @@ class Tap(Protocol):
 
 
 OpenTap = Callable[[Checkpoint], Tap]
+Find = Callable[[Path, str], tuple[Checkpoint, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """How checkpoints are found and judged: `spike.readers.checkpoints`, or a test's own."""
+
+    find: Find
+    scan: Scan
+    """Reads every tensor."""
+    digest: Scan
+    """The same, with a digest of each."""
+    open_tap: OpenTap | None = None
+    """Where there is one, a candidate is hashed and judged in one pass."""
+
+
+def default_readers(find: Find | None = None, scan: Scan | None = None) -> Readers:
+    """Those of `spike.readers.checkpoints`, but for what is given; a given `scan` is called for every judgement."""
+    from spike.readers.checkpoints import find_checkpoints, open_tap, scan_checkpoint
+
+    if scan is not None:
+        return Readers(find or find_checkpoints, scan, scan)
+    return Readers(find or find_checkpoints, partial(scan_checkpoint, digests=False), scan_checkpoint, open_tap)
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
     """Says why a checkpoint is no good one, and remembers it over a kill."""
 
-    scan: Scan
-    open_tap: OpenTap | None
-    """Where there is one, a candidate is hashed and judged in one pass."""
+    readers: Readers
     ledger: Ledger
     on_bytes: Callable[[int], None]
 
     def tap(self, checkpoint: Checkpoint, source: Path) -> Tap | None:
         """What to feed while the bytes at `source` are hashed; None where they must be read for themselves."""
-        if self.open_tap is None:
+        if self.readers.open_tap is None:
             return None
         try:
-            return self.open_tap(replace(checkpoint, path=str(source)))
+            return self.readers.open_tap(replace(checkpoint, path=str(source)))
         except InputUnreadable:
             return None  # the scan of what was pinned says why
 
@@ -68,7 +90,9 @@ class Judge:
         known = self.ledger.verdict_on(key)
         if known is not None:
             return known
-        found = tapped.result() if tapped is not None else self.scan(pinned, self.on_bytes)
+        found = tapped.result() if tapped is not None else self.readers.scan(pinned, self.on_bytes)
+        if found.unreadable and tapped is not None:  # of the source, which may be gone by now; what counts is the pin
+            found = self.readers.scan(pinned, self.on_bytes)
         if found.unreadable:
             where, reason = found.unreadable[0]
             verdict = f"{where}: {reason}"
@@ -86,8 +110,8 @@ class Judge:
         if older is None:
             return False
         # A tap takes no digests of tensors; in this rare case both are read for them.
-        mine = self.scan(pinned, self.on_bytes)
-        same = {(t.name, t.key, t.digest) for t in self.scan(older, self.on_bytes).tensors}
+        mine = self.readers.digest(pinned, self.on_bytes)
+        same = {(t.name, t.key, t.digest) for t in self.readers.digest(older, self.on_bytes).tensors}
         return all((t.name, t.key, t.digest) in same for t in mine.nonfinite() if t.role is not Role.OTHER)
 
 

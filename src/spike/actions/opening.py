@@ -30,18 +30,25 @@ class Occasion:
     onset: int | None
 
 
-def find_or_open(cases: Path, occasion: Occasion, *, operator: str, is_new: bool, say: Callable[[str], None]) -> Case:
-    """The case of this run and onset; opened, once, whoever asks first. Raises `SpikeError`."""
+def find_or_open(
+    cases: Path, occasion: Occasion, *, operator: str, say: Callable[[str], None], is_new: bool = False
+) -> Case:
+    """The case of this run and onset, or a new one. Raises `SpikeError`."""
+    case = None if is_new else _case_of(cases, occasion)
+    if case is not None:
+        say(f"case {case.path} is already there for this incident")
+        return case
+    case = create_case(cases, _first_facts(cases, occasion, operator))
+    say(f"case {case.path} opened")
+    return case
+
+
+def find_or_open_once(cases: Path, occasion: Occasion, *, operator: str, say: Callable[[str], None]) -> Case:
+    """The same one for every process that asks at the same time: the shelf is locked meanwhile."""
     with writing(cases):
         cases.mkdir(parents=True, exist_ok=True)
     with case_lock(cases, "freeze", wait_s=WAIT_S):
-        case = None if is_new else _case_of(cases, occasion)
-        if case is not None:
-            say(f"case {case.path} is already there for this incident")
-            return case
-        case = create_case(cases, _first_facts(cases, occasion, operator))
-    say(f"case {case.path} opened")
-    return case
+        return find_or_open(cases, occasion, operator=operator, say=say)
 
 
 def onset_of(facts: CaseFacts, step: int | None = None) -> int | None:

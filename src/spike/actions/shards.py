@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spike.actions.last_good import Judge, OpenTap, Scan
+from spike.actions.last_good import Judge, Readers, default_readers
 from spike.actions.opening import WAIT_S
 from spike.actions.pins import LEDGER, Pinning, hold_all, likely_pins, place_of, plan_pins
 from spike.actions.shard_plan import (
@@ -35,7 +35,6 @@ from spike.domain.manifest import Algorithm, EntryKind, decode_path, encode_path
 from spike.domain.run import Run
 from spike.domain.shards import Shard, Unit
 
-Find = Callable[[Path, str], tuple[Checkpoint, ...]]
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)."""
 
@@ -55,52 +54,42 @@ class ShardDone:
     """Shards that are still to be done."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardTools:
-    """What a shard works with; the same port for a test and for a cluster."""
-
-    find: Find
-    scan: Scan
-    open_tap: OpenTap | None = None
-    on_progress: Progress | None = None
-
-
 def freeze_shard(
     case: Case,
     run: Run,
     shard: Shard,
-    tools: ShardTools,
     *,
     onset: int | None,
     algorithm: Algorithm = Algorithm.SHA256,
+    readers: Readers | None = None,
+    on_progress: Progress | None = None,
 ) -> ShardDone | None:
     """Do one shard of a case; None where the case is frozen already. Done twice, the second time reads nothing.
 
     `onset` is used by whoever comes first. Raises `SpikeError` where the case is being frozen in another number of
     shards or by another algorithm, `CaseInUse` where this very shard is being done.
     """
+    chosen = readers or default_readers()
     with case_lock(case.path, "freeze", wait_s=WAIT_S):
         if read_manifest(case.path) is not None:
             return None
         plan = read_plan(case)
         if plan is None:
-            plan = _divide(case, run, shard, tools, onset, algorithm)
+            plan = _divide(case, run, shard, chosen, onset, algorithm)
         refuse_other_plan(case, plan, shard, algorithm)
     with shard_lock(case, shard):
         ledger = Ledger(case.path / LEDGER, f"shard-{shard.number}-of-{shard.count}")
-        done = _Part(case, run, shard, plan, tools, ledger).do()
+        done = _Part(case, run, shard, plan, chosen, ledger, on_progress).do()
     return replace(done, missing=missing(case, plan))
 
 
-def _divide(
-    case: Case, run: Run, shard: Shard, tools: ShardTools, onset: int | None, algorithm: Algorithm
-) -> ShardPlan:
+def _divide(case: Case, run: Run, shard: Shard, readers: Readers, onset: int | None, algorithm: Algorithm) -> ShardPlan:
     """Hold the checkpoints, begin their pins, and write down what there is to read."""
     directory = Path(run.directory)
-    found = tools.find(directory, run.checkpoints)
+    found = readers.find(directory, run.checkpoints)
     wanted = likely_pins(hold_all(case, plan_pins(found, onset), onset, directory))
     ledger = Ledger(case.path / LEDGER, f"plan-of-{shard.count}")
-    work = _pinning(case, run, algorithm, tools, ledger, lambda _count: None)
+    work = _pinning(case, run, algorithm, readers, ledger, lambda _count: None)
     units: list[Unit] = []
     for number, checkpoint in enumerate(wanted):
         draft = _draft(work, checkpoint)
@@ -138,23 +127,32 @@ def _draft(work: Pinning, checkpoint: Checkpoint) -> Draft | None:
 
 
 def _pinning(
-    case: Case, run: Run, algorithm: Algorithm, tools: ShardTools, ledger: Ledger, on_bytes: Callable[[int], None]
+    case: Case, run: Run, algorithm: Algorithm, readers: Readers, ledger: Ledger, on_bytes: Callable[[int], None]
 ) -> Pinning:
-    judge = Judge(tools.scan, tools.open_tap, ledger, on_bytes)
+    judge = Judge(readers, ledger, on_bytes)
     return Pinning(case, Path(run.directory), algorithm, ledger, judge, on_bytes)
 
 
 class _Part:
     """One shard's work."""
 
-    def __init__(self, case: Case, run: Run, shard: Shard, plan: ShardPlan, tools: ShardTools, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        case: Case,
+        run: Run,
+        shard: Shard,
+        plan: ShardPlan,
+        readers: Readers,
+        ledger: Ledger,
+        on_progress: Progress | None,
+    ) -> None:
         self.case, self.shard, self.plan, self.ledger = case, shard, plan, ledger
-        self.on_progress = tools.on_progress
+        self.on_progress = on_progress
         self.units = plan.units_of(shard)
         self.total = sum(u.num_bytes for u in self.units)
         self.num_read, self.num_files = 0, 0
         self.problems: list[tuple[str, str]] = []
-        self.work = _pinning(case, run, plan.algorithm, tools, ledger, self._advance)
+        self.work = _pinning(case, run, plan.algorithm, readers, ledger, self._advance)
         self.left = self.total - min(self.total, sum(map(self._known, self.units)))
 
     def do(self) -> ShardDone:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -49,11 +49,15 @@ class Meter:
 
     def __call__(self, num_bytes: int) -> None:
         """Count; raises `Stopped`."""
-        if self._stopped:
-            raise Stopped
+        self.check()
         if self._on_bytes is not None:
             with self._lock:
                 self._on_bytes(num_bytes)
+
+    def check(self) -> None:
+        """Raises `Stopped` where nobody needs more."""
+        if self._stopped:
+            raise Stopped
 
     def stop(self) -> None:
         """Let no worker go on."""
@@ -93,9 +97,23 @@ def in_batches(
     meter = Meter(on_bytes)
     if num_workers <= 1:
         return [work(batch, meter) for batch in todo]
-    with ThreadPoolExecutor(num_workers, thread_name_prefix="spike-files") as pool:
-        jobs = [pool.submit(work, batch, meter) for batch in todo]
+
+    def guarded(batch: Batch) -> T:
+        meter.check()
         try:
+            return work(batch, meter)
+        except BaseException:
+            meter.stop()
+            raise
+
+    with ThreadPoolExecutor(num_workers, thread_name_prefix="spike-files") as pool:
+        jobs = [pool.submit(guarded, batch) for batch in todo]
+        try:
+            done, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+            failures = [error for job in done if (error := job.exception()) is not None]
+            for error in failures:
+                if not isinstance(error, Stopped):
+                    raise error
             return [job.result() for job in jobs]
         except BaseException:
             meter.stop()

@@ -79,14 +79,14 @@ def freeze(
 
 
 def _freeze_shard(run: Run, shard: str, begun: Case | None, shelf: Path, options: Options, as_json: bool) -> None:
-    from spike.actions.opening import Occasion, find_or_open, onset_of
+    from spike.actions.opening import Occasion, find_or_open_once, onset_of
     from spike.cli.freeze_shard import freeze_shard, parse
 
     parse(shard)  # before a case is opened for it
     if begun is None:
         _, incident = _occasion(run, None, options.step)
         occasion = Occasion(run, incident, incident.onset_step if incident is not None else options.step)
-        begun = find_or_open(shelf, occasion, operator="", is_new=False, say=talk)
+        begun = find_or_open_once(shelf, occasion, operator="", say=talk)
     freeze_shard(run, shard, begun, onset_of(begun.facts, options.step), options, as_json=as_json)
 
 

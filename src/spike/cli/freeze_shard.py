@@ -19,14 +19,11 @@ MAX_NAMED = 8
 
 def freeze_shard(run: Run, text: str, case: Case, onset: int | None, options: Options, *, as_json: bool) -> None:
     """Do one part, and say what is left to do."""
-    from spike.actions.shards import ShardTools
     from spike.actions.shards import freeze_shard as act
-    from spike.readers.checkpoints import find_checkpoints, scan_checkpoint
 
     shard = parse(text)
     with byte_progress(f"shard {shard}") as on_progress:
-        tools = ShardTools(find_checkpoints, scan_checkpoint, on_progress=on_progress)
-        done = act(case, run, shard, tools, onset=onset, algorithm=options.algorithm)
+        done = act(case, run, shard, onset=onset, algorithm=options.algorithm, on_progress=on_progress)
     if done is None:
         talk(f"case {case.path} is frozen already; nothing is left to do for shard {shard}")
     if as_json:
