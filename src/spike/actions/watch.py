@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spike.actions.detect import SEVERITY_ORDER, incidents_payload
-from spike.domain.detect import detect
-from spike.domain.errors import InputUnreadable
+from spike.actions.alarm import Alarm
+from spike.actions.detect import incidents_payload
+from spike.actions.recent_signals import RecentSignals
+from spike.domain.gauges import Gauge, gauges
 from spike.domain.incident import Detection, Incident, Severity
-from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, Signals
-from spike.readers.metrics import find_metric_files, read_signals
+from spike.domain.returning import Standing
+from spike.domain.signals import Signals
+from spike.readers.metrics import Follower, open_follower
+from spike.readers.metrics.read import relative
+from spike.readers.polling import Glance, Hanging, News, Poller
 
 SCHEMA = "spike.watch/1"
 
 SLOWEST_SHARE = 0.1
-"""Reading may take this share of the time; a log that takes longer to read is polled less often."""
+"""Looking may take this share of the time; files that take longer are looked at less often."""
 
 STALL_FACTOR = 10.0
 """A source is stalled after this many times the usual time between two of its rows ..."""
-
 SHORTEST_STALL_S = 120.0
 """... and not before this: checkpoints and evaluations stop the log for a while."""
 
@@ -33,17 +36,30 @@ class View:
 
     step: int | None
     """Last logged step; None before the first row."""
-    values: tuple[tuple[str, float], ...]
-    """Last values of loss, gradient norm and learning rate."""
+    gauges: tuple[Gauge, ...]
+    """Loss, gradient norm and learning rate: last value, ratio to usual, recent course."""
     num_new: int
     """Rows logged since the watch began."""
     silent_s: float
     """Seconds since the last new row."""
     is_stalled: bool
+    silent: tuple[str, ...] = ()
+    """Sources that stand still while others go on."""
+    hanging: tuple[Hanging, ...] = ()
+    """Files whose filesystem does not answer."""
+    problems: tuple[str, ...] = ()
+    """What could not be read and what was read anew, since the last look."""
     incidents: tuple[Incident, ...] = ()
     """New ones, of the severity that matters, not told before."""
     payload: Mapping[str, Any] | None = None
-    """The whole answer of detect, where there is a new incident."""
+    """spike.watch/1 with these incidents, where there are any."""
+    standing: Standing | None = None
+    """How far a resumed run has come; None where that was not asked for."""
+
+    @property
+    def values(self) -> tuple[tuple[str, float], ...]:
+        """Last value of each gauge."""
+        return tuple((gauge.name, gauge.last) for gauge in self.gauges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +67,13 @@ class Plan:
     """What to watch for."""
 
     fail_on: Severity = Severity.TRANSIENT
-    interval_s: float = 5.0
+    interval_s: float = 1.0
     stall_s: float | None = None
     """Seconds of silence that count as stalled; None: from the run's own pace."""
+    until_healthy: int | None = None
+    """Healthy rows in a row after which a resumed run is back."""
+    grace_s: float = 0.5
+    """How long a look waits for a slow file before it goes on without it."""
 
 
 def watch(
@@ -65,17 +85,41 @@ def watch(
     constants: Mapping[str, float] | None = None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
+    open_file: Callable[[Path, Mapping[str, str]], Follower] = open_follower,
 ) -> Iterator[View]:
     """Look again and again; yields a view after every look, endlessly.
 
     Incidents that were over before the watch began are left to `spike detect`. A file that is not there yet, or holds
-    no row yet, is waited for.
+    no row yet, is waited for. No file is touched in the caller's thread.
     """
-    state = _Watching(base, plan, dict(columns or {}), dict(constants or {}), now)
+    chosen = dict(columns or {})
+    poller = Poller(paths, chosen, grace_s=plan.grace_s, open_file=open_file)
+    state = _Watching(base, plan, chosen, dict(constants or {}), now)
     while True:
         began = now()
-        yield state.look(paths)
+        yield state.take(poller.look())
         sleep(max(plan.interval_s, (now() - began) / SLOWEST_SHARE))
+
+
+@dataclass(slots=True)
+class _Pace:
+    """When a source spoke."""
+
+    last: float
+    gaps: list[float] = field(default_factory=list)
+    has_spoken: bool = False
+    """It has added a row during the watch."""
+
+    def note(self, rows: int, at: float) -> None:
+        if self.has_spoken:
+            self.gaps = [*self.gaps, (at - self.last) / rows][-20:]
+        self.last, self.has_spoken = at, True
+
+    def patience_s(self, plan: Plan) -> float:
+        if plan.stall_s is not None:
+            return plan.stall_s
+        usual = sorted(self.gaps)[len(self.gaps) // 2] if self.gaps else 0.0
+        return max(SHORTEST_STALL_S, STALL_FACTOR * usual, 3.0 * plan.interval_s)
 
 
 class _Watching:
@@ -89,97 +133,77 @@ class _Watching:
         constants: dict[str, float],
         now: Callable[[], float],
     ) -> None:
-        self._base, self._plan, self._columns, self._constants, self._now = base, plan, columns, constants, now
-        self._stamp: tuple[tuple[str, int, int], ...] = ()
-        self._signals: Signals | None = None
-        self._detection = Detection()
-        self._began: tuple[int | None, int] | None = None
-        self._last_rows = 0
-        self._last_change = now()
-        self._gaps: list[float] = []
-        self._told: set[tuple[str, int]] = set()
+        self._base, self._plan, self._constants, self._now = base, plan, constants, now
+        self._recent = RecentSignals(base, columns)
+        self._alarm = Alarm(plan.fail_on, plan.until_healthy, constants, now)
+        self._signals = Signals()
+        self._whole = _Pace(now())
+        self._paces: dict[Path, _Pace] = {}
+        self._has_begun = False
+        self._num_new = 0
 
-    def look(self, paths: list[Path]) -> View:
-        """Read what changed and judge it."""
-        stamp = _stamp(paths)
-        if stamp != self._stamp:
-            self._stamp = stamp
-            self._read(paths)
-        step, rows = _extent(self._signals)
-        if self._began is None:
-            self._began = (step, rows)
-        if rows != self._last_rows:
-            self._note_pace(rows - self._last_rows)
-            self._last_rows = rows
-        silent = self._now() - self._last_change
-        new = self._new_incidents()
-        payload = incidents_payload(self._signals, self._detection) if new and self._signals else None
+    def take(self, glance: Glance) -> View:
+        """Judge what a look has brought."""
+        for news in glance.news:
+            self._recent.add(news.path, news.parsed)
+        fresh = [news for news in glance.news if news.parsed.columns]
+        incidents: tuple[Incident, ...] = ()
+        if fresh:
+            self._signals = self._recent.signals()
+            self._note_pace(fresh)
+        if not self._has_begun or any(news.is_past for news in fresh):
+            self._has_begun = glance.is_complete
+            self._alarm.begin(self._signals)
+        else:
+            self._num_new += self._alarm.count(self._signals) if fresh else 0
+            incidents = self._alarm.incidents(self._signals)
+        return self._view(glance, incidents)
+
+    def _note_pace(self, fresh: list[News]) -> None:
+        at = self._now()
+        for news in fresh:
+            pace = self._paces.setdefault(news.path, _Pace(at))
+            pace.last = max(pace.last, at)
+            if not news.is_past:
+                pace.note(max(1, news.parsed.num_rows), at)
+        live = max((news.parsed.num_rows for news in fresh if not news.is_past), default=0)
+        if live:
+            self._whole.note(live, at)
+        else:
+            self._whole.last = at
+
+    def _view(self, glance: Glance, incidents: tuple[Incident, ...]) -> View:
+        at = self._now()
+        silent = at - self._whole.last
+        is_stalled = silent > self._whole.patience_s(self._plan)
+        quiet = [p for p, pace in self._paces.items() if pace.has_spoken and at - pace.last > self._patience_s(pace)]
+        said = [f"{relative(n.path, self._base)}: {text}" for n in glance.news for text in _said(n)]
+        step = self._alarm.last_step
         return View(
             step,
-            _values(self._signals),
-            max(0, rows - self._began[1]),
+            gauges(self._signals),
+            self._num_new,
             silent,
-            silent > self._patience_s(),
-            new,
-            payload,
+            is_stalled,
+            () if is_stalled else tuple(relative(path, self._base) for path in quiet),
+            glance.hanging,
+            (*glance.problems, *said),
+            incidents,
+            self._payload(incidents) if incidents else None,
+            self._alarm.standing,
         )
 
-    def _read(self, paths: list[Path]) -> None:
-        try:
-            self._signals = read_signals(paths, base=self._base, columns=self._columns)
-        except InputUnreadable:
-            return  # nothing in them yet; what was read before stays
-        self._detection = detect(self._signals, constants=self._constants)
+    def _patience_s(self, pace: _Pace) -> float:
+        return pace.patience_s(self._plan)
 
-    def _note_pace(self, rows: int) -> None:
-        gap = self._now() - self._last_change
-        if rows > 0 and self._last_rows > 0:
-            self._gaps = [*self._gaps, gap / rows][-20:]
-        self._last_change = self._now()
-
-    def _patience_s(self) -> float:
-        if self._plan.stall_s is not None:
-            return self._plan.stall_s
-        usual = sorted(self._gaps)[len(self._gaps) // 2] if self._gaps else 0.0
-        return max(SHORTEST_STALL_S, STALL_FACTOR * usual, 3.0 * self._plan.interval_s)
-
-    def _new_incidents(self) -> tuple[Incident, ...]:
-        assert self._began is not None
-        start = self._began[0] if self._began[0] is not None else -1
-        worst = SEVERITY_ORDER.index(self._plan.fail_on)
-        found: list[Incident] = []
-        for incident in self._detection.incidents:
-            last = max((s.last_step for s in incident.signatures), default=incident.peak_step)
-            key = (incident.kind.value, incident.onset_step)
-            if last > start and SEVERITY_ORDER.index(incident.severity) <= worst and key not in self._told:
-                self._told.add(key)
-                found.append(incident)
-        return tuple(found)
+    def _payload(self, incidents: tuple[Incident, ...]) -> dict[str, Any]:
+        whole = incidents_payload(self._signals, Detection(incidents))
+        kept = {key: whole[key] for key in ("incidents", "sources")}
+        return {"schema": SCHEMA, "reason": "incident", "step": self._alarm.last_step, **kept}
 
 
-def _stamp(paths: list[Path]) -> tuple[tuple[str, int, int], ...]:
-    """Size and time of every file, to tell whether anything was written."""
-    stamps: list[tuple[str, int, int]] = []
-    for path in paths:
-        for file in find_metric_files(path) if path.is_dir() else (path,):
-            try:
-                facts = file.stat()
-            except OSError:
-                continue
-            stamps.append((str(file), facts.st_size, facts.st_mtime_ns))
-    return tuple(stamps)
-
-
-def _extent(signals: Signals | None) -> tuple[int | None, int]:
-    """(last step, rows) of the loss, else of the signal with most rows."""
-    if signals is None or not signals.series:
-        return None, 0
-    series = signals.get(LOSS) or max(signals.series, key=lambda s: s.steps.size)
-    return (int(series.steps[-1]) if series.steps.size else None), int(series.steps.size)
-
-
-def _values(signals: Signals | None) -> tuple[tuple[str, float], ...]:
-    if signals is None:
-        return ()
-    found = ((name, signals.get(name)) for name in (LOSS, GRAD_NORM, LEARNING_RATE))
-    return tuple((name, float(s.values[-1])) for name, s in found if s is not None and s.values.size)
+def _said(news: News) -> list[str]:
+    if news.is_past:
+        return []
+    damages = [f"line {d.line} (byte {d.byte_offset}): {d.reason}" for d in news.parsed.damages[:3] if not d.benign]
+    return [*(text for pattern, text in news.parsed.notes if pattern == "source-restarted"), *damages]
