@@ -49,7 +49,7 @@ def copied_logs(run: Run) -> Iterator[tuple[RemoteLog, ...]]:
         for address in addresses:
             store = open_store(address)
             for stored in _logs_of(store):
-                target = Path(place) / str(len(logs)) / PurePosixPath(stored.path).name
+                target = Path(place) / str(len(logs)) / _name(stored)
                 target.parent.mkdir()
                 logs.append(RemoteLog(store, _copy(store, stored, target), target))
         yield tuple(logs)
@@ -108,11 +108,16 @@ def keep_logs(run: Run, evidence: Path) -> tuple[list[ManifestEntry], list[Exclu
 
 def _place(log: RemoteLog) -> str:
     """Where it lies below evidence/: under its address, if that can be a path."""
-    scheme, _, rest = log.store.url(log.stored.path).partition("://")
+    scheme, _, rest = log.store.url(log.stored.path).partition("?")[0].partition("://")
     name = f"{scheme}/{rest.lstrip('/')}"
     if why_not_a_file_name(name):
         name = f"{scheme}/{log.stored.etag or log.stored.modified_ns}/{log.path.name}"
     return f"outside/{name}"
+
+
+def _name(stored: StoredObject) -> str:
+    """The file's own name, by which formats and ranks are recognised; what follows a question mark is a signature."""
+    return PurePosixPath(stored.path.partition("?")[0]).name or "log"
 
 
 def _logs_of(store: Store) -> list[StoredObject]:

@@ -12,15 +12,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spike.actions.fetch import Fetch, Named
-from spike.actions.last_good import Judge
-from spike.actions.pins import MAX_EARLIER, MAX_SUSPECT, Pins, place_of, plan_pins
+from spike.actions.last_good import Judge, Readers
+from spike.actions.pins import MAX_EARLIER, MAX_SUSPECT, Pins, likely_pins, place_of, plan_pins
+from spike.actions.remote_run import list_remote
+from spike.casefile.case import Case
+from spike.casefile.ledger import Ledger
 from spike.casefile.manifest import EVIDENCE
 from spike.casefile.pinning import release
 from spike.domain.case import PinnedCheckpoint
 from spike.domain.checkpoint import Checkpoint, Integrity
 from spike.domain.errors import InputUnreadable
-from spike.domain.manifest import Exclusion, ManifestEntry, Reference
+from spike.domain.manifest import Algorithm, Exclusion, ManifestEntry, Reference
 from spike.domain.measured import NotMeasured
+from spike.domain.remote import shown_url
+from spike.domain.run import Run
 from spike.readers.checkpoints import inspect_checkpoint
 
 MAX_NAMED = MAX_EARLIER + 1
@@ -138,3 +143,38 @@ def _inspected(destination: Path, checkpoint: Checkpoint) -> Checkpoint:
 def _why_unusable(copy: Checkpoint, *, is_start: bool) -> str:
     usable = (Integrity.COMPLETE, Integrity.UNVERIFIABLE) if is_start else (Integrity.COMPLETE,)
     return "" if copy.integrity in usable else f"{copy.integrity}: {copy.reason}"
+
+
+def pin_remote_run(
+    case: Case,
+    run: Run,
+    onset: int | None,
+    *,
+    algorithm: Algorithm,
+    ledger: Ledger,
+    held: Path,
+    readers: Readers,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> tuple[tuple[Checkpoint, ...], Pins, tuple[Reference, ...]]:
+    """(what the store lists, what is in the case of it, what is only named). Raises `SpikeError`."""
+    remote = list_remote(run.checkpoints)
+    listed = remote.checkpoints()
+    wanted = likely_pins(plan_pins(listed, onset))
+    # The newest candidate is read a second time, from its copy, to be judged.
+    total = sum(c.num_bytes for c in wanted) + (wanted[0].num_bytes if wanted else 0)
+    done = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        if on_progress is not None:
+            on_progress(min(done, total), total)
+
+    fetch = Fetch(case, remote, held, algorithm, ledger, advance)
+    work = RemotePinning(fetch, Judge(readers, ledger, advance), Path(run.directory))
+    pins = work.pin_all(listed, onset)
+    if not listed:
+        pins.not_pinned.append((shown_url(run.checkpoints), "nothing in the store matches"))
+    if on_progress is not None:
+        on_progress(total, total)
+    return listed, pins, tuple(work.references)

@@ -63,7 +63,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = (
     (
         ("=",),
         re.compile(
-            r"(?P<keep>[?&](?:sig|signature|X-Amz-Signature|X-Amz-Credential|X-Amz-Security-Token|X-Goog-Signature"
+            r"(?P<keep>[?&](?:sig|[Ss]ignature|X-Amz-Signature|X-Amz-Credential|X-Amz-Security-Token|X-Goog-Signature"
             r"|AWSAccessKeyId|access_token|api_key|apikey|key|token)=)[^&\s'\"<>\\]{6,}"
         ),
     ),
