@@ -73,7 +73,7 @@ def two(root, write, name):
 # -- written by the stack itself ---
 
 
-def hf_trainer(root):
+def hf_trainer(root, *, steps=LATER, limit=3, callbacks=()):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -82,9 +82,9 @@ def hf_trainer(root):
     ids = torch.randint(0, 32, (16, 6))
     args = transformers.TrainingArguments(
         output_dir=str(root / "out"),
-        max_steps=LATER,
+        max_steps=steps,
         save_steps=1,
-        save_total_limit=3,
+        save_total_limit=limit,
         learning_rate=1e-3,
         per_device_train_batch_size=2,
         report_to=[],
@@ -92,7 +92,8 @@ def hf_trainer(root):
         disable_tqdm=True,
     )
     data = [{"input_ids": row, "labels": row} for row in ids]
-    transformers.Trainer(model=transformers.LlamaForCausalLM(config), args=args, train_dataset=data).train()
+    model = transformers.LlamaForCausalLM(config)
+    transformers.Trainer(model=model, args=args, train_dataset=data, callbacks=list(callbacks)).train()
     return tuple(root / "out" / f"checkpoint-{step}" for step in (EARLIER, LATER))
 
 
@@ -112,7 +113,11 @@ def accelerate(root):
     return tuple(root / "checkpoints" / f"checkpoint_{i}" for i in (0, 1))
 
 
-def lightning(root, **more):
+LIGHTNING_SCORES = (5.0, 3.0, 4.0, 6.0, 2.0, 1.0, 9.0, 0.5)
+"""A monitored value that goes up and down."""
+
+
+def lightning(root, *, steps=LATER, keep=None, callbacks=()):
     library = pytest.importorskip("lightning.pytorch")
 
     class Module(library.LightningModule):
@@ -124,6 +129,7 @@ def lightning(root, **more):
         def training_step(self, batch, _index):
             loss = self.layers(batch).square().mean()
             self.log("loss", loss)
+            self.log("score", LIGHTNING_SCORES[self.global_step % len(LIGHTNING_SCORES)])
             return loss
 
         def configure_optimizers(self):
@@ -131,11 +137,10 @@ def lightning(root, **more):
             return [optimizer], [{"scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer), "interval": "step"}]
 
     torch.manual_seed(0)
-    keep = {"save_top_k": -1, **more.pop("keep", {})}
-    saver = library.callbacks.ModelCheckpoint(dirpath=root, every_n_train_steps=1, **keep)
+    saver = library.callbacks.ModelCheckpoint(dirpath=root, every_n_train_steps=1, **(keep or {"save_top_k": -1}))
     trainer = library.Trainer(
-        max_steps=more.pop("steps", LATER),
-        callbacks=[saver, *more.pop("callbacks", ())],
+        max_steps=steps,
+        callbacks=[*callbacks, saver],
         logger=False,
         accelerator="cpu",
         enable_progress_bar=False,
