@@ -130,9 +130,8 @@ def test_checkpoints_of_a_bucket_are_copied_with_version_mark_and_digest(
     assert world.freeze().path == case.path
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_generations_that_are_torn_or_not_finite_are_passed_over_and_named(kept: World, poison: float) -> None:
-    kept.put_checkpoint(200, poison=poison)
+def test_generations_that_are_torn_or_not_finite_are_passed_over_and_named(kept: World) -> None:
+    kept.put_checkpoint(200, poison=float("nan"))
     kept.put_checkpoint(210)
     kept.put("job/step-210/model.safetensors", kept.made(210)[:-100])
     facts = kept.freeze().facts
@@ -185,8 +184,15 @@ def _replace_while_reading(monkeypatch: pytest.MonkeyPatch, change: Any) -> list
     return done
 
 
-@pytest.mark.parametrize("how", ["an object overwritten", "an object added", "an object deleted"])
-@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize(
+    ("how", "versioned"),
+    [
+        ("an object overwritten", True),
+        ("an object overwritten", False),
+        ("an object added", True),
+        ("an object deleted", False),
+    ],
+)
 def test_a_generation_that_changes_while_it_is_read_is_never_a_mixture(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, versioned: bool
 ) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from spike.actions.bench import Unavailable
 from spike.actions.investigation import Investigation
+from spike.domain.case import PinnedCheckpoint
 from spike.domain.errors import InputUnreadable
 from spike.domain.measured import NotMeasured
+from spike.domain.remote import is_url
 from spike.domain.source import CommitFacts
 from spike.readers.source_tree import file_at, history, read_source
 
@@ -67,11 +69,21 @@ def _written(investigation: Investigation) -> float | None:
     """When the last good checkpoint was written, or None where the times are those of a copy."""
     facts = investigation.case.facts
     pins = [p for p in (facts.last_good, *facts.earlier, *facts.suspect) if p is not None]
-    times = {p.step: Path(p.original).stat().st_mtime for p in pins if Path(p.original).exists()}
+    known = {p.step: _written_at(investigation, p) for p in pins}
+    times = {step: when for step, when in known.items() if when is not None}
     ordered = [times[step] for step in sorted(times)]
     if any(a >= b for a, b in pairwise(ordered)):
         return None
     return times.get(investigation.last_good.step)
+
+
+def _written_at(investigation: Investigation, pin: PinnedCheckpoint) -> float | None:
+    """The original's modification time; the copy of an object has the time at which its store got it."""
+    if is_url(pin.original):
+        copy = investigation.pinned_path(pin)
+        return max((p.stat().st_mtime for p in (copy, *copy.rglob("*")) if p.is_file()), default=None)
+    original = Path(pin.original)
+    return original.stat().st_mtime if original.exists() else None
 
 
 def _checked(investigation: Investigation) -> str:

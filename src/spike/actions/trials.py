@@ -9,12 +9,13 @@ from pathlib import Path
 from spike.actions.investigation import Investigation
 from spike.casefile.codec import from_payload, to_payload
 from spike.domain.detect.ranks import seen_by
-from spike.domain.errors import InputUnreadable
+from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.factors import Uncontrolled, differences, identical_results, observe, undeclared
 from spike.domain.licence import step_offset
 from spike.domain.noise import TOLERANCE_IN_SPREADS
 from spike.domain.outcome import Window, judge_outcome
 from spike.domain.redaction import redact
+from spike.domain.remote import is_url, shown_url
 from spike.domain.signals import Series, Signals
 from spike.domain.traced import completed, renumbered
 from spike.domain.trial import (
@@ -141,7 +142,7 @@ def _request(investigation: Investigation, spec: TrialSpec, directory: Path) -> 
         spec=spec,
         directory=str(directory),
         pinned=str(investigation.pinned_path(pinned)) if pinned is not None else "",
-        metric_files=tuple(source.path for source in investigation.record.sources),
+        metric_files=tuple(source.path for source in investigation.record.sources if not is_url(source.path)),
         hide=hide,
         place=place,
         commit="" if spec.commit else investigation.code.commit,
@@ -152,6 +153,12 @@ def _request(investigation: Investigation, spec: TrialSpec, directory: Path) -> 
 def _later_checkpoints(investigation: Investigation, step: int) -> tuple[str, ...]:
     """Checkpoints that a command which resumes from the newest would take instead."""
     run = investigation.run
+    if is_url(run.checkpoints):
+        raise SpikeError(
+            f"the launch command has no {{checkpoint}}: it would resume from {shown_url(run.checkpoints)} by itself,"
+            " and no trial can hide what lies in an object store",
+            hint="put {checkpoint} where the command takes the path to resume from: launch: in spike.yaml",
+        )
     found = find_checkpoints(Path(run.directory), run.checkpoints)
     return tuple(c.path for c in found if isinstance(c.step, int) and c.step > step)
 
@@ -193,7 +200,7 @@ def _logged(investigation: Investigation, run: TrialRun) -> Signals:
     if not metrics.is_dir():
         return Signals()
     columns = dict(investigation.run.columns)
-    twins = [metrics / source.path for source in investigation.record.sources]
+    twins = [_twin(metrics, source.path) for source in investigation.record.sources]
     # A console log that the operator redirected is the trial's own standard output.
     own = [twin if twin.is_file() else metrics / "stdout.log" for twin in twins]
     found = Signals()
@@ -204,6 +211,14 @@ def _logged(investigation: Investigation, run: TrialRun) -> Signals:
             more = renumbered(more, investigation.record, first_step=run.spec.first_step)
         found = replace(found, series=(*found.series, *(s for s in more.series if s.name not in names)))
     return found
+
+
+def _twin(metrics: Path, source: str) -> Path:
+    """What the trial wrote of a file of the record; of a log in an object store, the file of the same name."""
+    if not is_url(source):
+        return metrics / source
+    name = source.rpartition("/")[2]
+    return next((path for path in sorted(metrics.rglob("*")) if path.name == name), metrics / name)
 
 
 def _read(paths: list[Path], base: Path, columns: dict[str, str]) -> Signals:
