@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,11 +58,10 @@ class Tap:
             file.feed(offset, memoryview(chunk).cast("B"), self._scratch())
 
     def read(self, on_bytes: OnBytes | None = None) -> None:
-        """Feed every file that holds tensors; one thread reads ahead."""
-        with ThreadPoolExecutor(1, thread_name_prefix="spike-read") as pool:
-            for path, file in self._files.items():
-                with suppress(OSError):  # what is missing afterwards is read, and reported, by `result`
-                    self._read_file(path, file, pool, on_bytes or _silent)
+        """Feed every file that holds tensors."""
+        for path, file in self._files.items():
+            with suppress(OSError):  # what is missing afterwards is read, and reported, by `result`
+                self._read_file(path, file, on_bytes or _silent)
 
     def result(self, on_bytes: OnBytes | None = None) -> CheckpointScan:
         """The facts of every tensor, after reading whatever has not passed.
@@ -151,15 +149,13 @@ class Tap:
             if checksum.crc != member.crc:
                 result.unreadable.append((f"{tensor.file}!{member.member}", "does not match its CRC-32"))
 
-    def _read_file(self, path: Path, file: PassingFile, pool: ThreadPoolExecutor, on_bytes: OnBytes) -> None:
-        buffers, at = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)], 0
+    def _read_file(self, path: Path, file: PassingFile, on_bytes: OnBytes) -> None:
+        # Without a thread that reads ahead: handing a piece over costs as much as reading it.
+        buffer, at = memoryview(bytearray(CHUNK_BYTES)), 0
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            ahead = pool.submit(os.preadv, handle, [buffers[0]], 0)
-            while count := ahead.result():
-                chunk, buffers = buffers[0][:count], buffers[::-1]
-                ahead = pool.submit(os.preadv, handle, [buffers[0]], at + count)
-                file.feed(at, chunk, self._scratch())
+            while count := os.preadv(handle, [buffer], at):
+                file.feed(at, buffer[:count], self._scratch())
                 on_bytes(count)
                 at += count
         finally:
