@@ -42,6 +42,8 @@ class Scene:
     """Oldest first."""
     others: tuple[Checkpoint, ...]
     """Every other checkpoint of the run, as far as it is still there."""
+    present: tuple[Checkpoint, ...] = ()
+    """Everything that lies in the run now, pinned or not: what its next save acts on."""
     not_used: tuple[tuple[str, str], ...] = ()
     """(path, reason) of checkpoints that were rejected before."""
     originals: dict[str, str] = field(default_factory=dict)
@@ -67,6 +69,10 @@ class Scene:
         if checkpoint.path not in self._scans:
             self._scans[checkpoint.path] = scan_checkpoint(checkpoint, self.on_bytes)
         return self._scans[checkpoint.path]
+
+    def scanned(self, checkpoint: Checkpoint) -> CheckpointScan | None:
+        """Its scan, if that was made."""
+        return self._scans.get(checkpoint.path)
 
     def original(self, checkpoint: Checkpoint) -> str:
         """Its path in the run, relative where it lies below the run."""
@@ -124,6 +130,7 @@ def scene_of_case(
     except InputUnreadable as error:
         signals = NotMeasured(error.message)
     incident = facts.incident
+    present = _present(run, incident.onset_step if incident is not None else None)
     return Scene(
         run=run,
         case=case,
@@ -133,7 +140,8 @@ def scene_of_case(
         last_good=last_good,
         earlier=earlier,
         suspect=suspect,
-        others=_others(run, set(originals.values()), incident.onset_step if incident is not None else None),
+        others=tuple(c for c in present if c.path not in originals.values()),
+        present=present,
         not_used=facts.not_pinned,
         originals=originals,
         traces=traces,
@@ -156,7 +164,8 @@ def scene_of_run(run: Run, *, traces: tuple[RankTrace, ...] = (), on_bytes: OnBy
     whole = whole or [c for c in before if c.integrity is Integrity.UNVERIFIABLE and c.num_tensors]
     last_good = whole[0] if whole else None
     suspect = tuple(c for c in known if onset is not None and _step(c) >= onset)
-    used = {c.path for c in (*whole[:4], *suspect[:2])}
+    earlier = tuple(_of_its_kind(whole)[:3])
+    used = {c.path for c in (*whole[:1], *earlier, *suspect[:2])}
     return Scene(
         run=run,
         case=None,
@@ -164,9 +173,10 @@ def scene_of_run(run: Run, *, traces: tuple[RankTrace, ...] = (), on_bytes: OnBy
         onset=onset,
         signals=signals,
         last_good=last_good,
-        earlier=tuple(whole[1:4]),
+        earlier=earlier,
         suspect=suspect[:2],
         others=tuple(c for c in found if c.path not in used),
+        present=found,
         not_used=not_used,
         traces=traces,
         on_bytes=on_bytes or (lambda _count: None),
@@ -192,12 +202,16 @@ def _found(run: Run, near: int | None) -> tuple[tuple[Checkpoint, ...], tuple[tu
     return found, ((shown_url(run.checkpoints), f"{len(found)} are listed and not read: spike freeze fetches them"),)
 
 
-def _others(run: Run, pinned: set[str], near: int | None) -> tuple[Checkpoint, ...]:
-    """Checkpoints of the run that the case does not hold; none where the run is gone, or its store does not answer."""
+def _of_its_kind(whole: list[Checkpoint]) -> list[Checkpoint]:
+    """What can be compared with the newest one: of its layout, or where there is none, whatever is older."""
+    return [c for c in whole[1:] if c.layout == whole[0].layout] or whole[1:]
+
+
+def _present(run: Run, near: int | None) -> tuple[Checkpoint, ...]:
+    """Checkpoints that the run has now; none where it is gone, or its store does not answer."""
     if not Path(run.directory).is_dir() and not is_url(run.checkpoints):
         return ()
-    found, _ = _found(run, near)
-    return tuple(c for c in found if c.path not in pinned)
+    return _found(run, near)[0]
 
 
 def _step(checkpoint: Checkpoint) -> int:
