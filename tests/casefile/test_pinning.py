@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from spike.casefile import pinning
+from spike.casefile import batches, pinning
+from spike.casefile.draft import Draft
 from spike.casefile.holding import hold
+from spike.casefile.ledger import Ledger
 from spike.casefile.manifest import look_again, take_stock
-from spike.casefile.pinning import pin_checkpoint, release
+from spike.casefile.pinning import draft_pin, pin_checkpoint, release
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.manifest import Algorithm, ChangeKind, EntryKind, Guarantee, compare
 from tests.casefile.small_runs import fingerprint, write_checkpoint
@@ -133,7 +137,11 @@ def test_a_checkpoint_without_files_is_refused(tmp_path: Path, evidence: Path) -
         pin_checkpoint(tmp_path / "gone", evidence / "pinned" / "x", root=evidence)
 
 
-def test_a_checkpoint_that_is_being_written_is_not_pinned(checkpoint: Path, evidence: Path) -> None:
+LINK_OR_COPY = pytest.mark.parametrize("copy_below", [0, 1 << 30])
+
+
+@LINK_OR_COPY
+def test_a_checkpoint_that_is_being_written_is_not_pinned(checkpoint: Path, evidence: Path, copy_below: int) -> None:
     target = checkpoint / "model.safetensors"
 
     def still_saving(_num_bytes: int) -> None:
@@ -141,8 +149,173 @@ def test_a_checkpoint_that_is_being_written_is_not_pinned(checkpoint: Path, evid
             file.write(b"more")
 
     with pytest.raises(InputUnreadable, match="changed while it was read"):
-        pin_checkpoint(checkpoint, evidence / "pinned" / "x", root=evidence, on_bytes=still_saving)
+        pin_checkpoint(
+            checkpoint, evidence / "pinned" / "x", root=evidence, on_bytes=still_saving, copy_below_bytes=copy_below
+        )
     assert list((evidence / "pinned").iterdir()) == []
+
+
+@LINK_OR_COPY
+def test_a_file_that_changes_after_its_turn_spoils_the_checkpoint_too(
+    checkpoint: Path, evidence: Path, copy_below: int
+) -> None:
+    """Otherwise the pin would hold one file of this save and one of the next."""
+    done: list[str] = []
+
+    def overwrite_the_first(path: str, offset: int, _chunk: memoryview) -> None:
+        if offset == 0 and done:
+            with (checkpoint / done[0]).open("r+b") as file:
+                file.write(b"the next save")
+        done.append(path)
+
+    with pytest.raises(InputUnreadable, match="changed while it was read"):
+        pin_checkpoint(
+            checkpoint,
+            evidence / "pinned" / "x",
+            root=evidence,
+            copy_below_bytes=copy_below,
+            on_chunk=overwrite_the_first,
+        )
+    assert len(done) == 2
+    assert list((evidence / "pinned").iterdir()) == []
+
+
+@LINK_OR_COPY
+def test_a_run_that_rotates_while_its_files_are_read_does_not_spoil_the_pin(
+    checkpoint: Path, evidence: Path, copy_below: int
+) -> None:
+    data = {p.relative_to(checkpoint): p.read_bytes() for p in checkpoint.rglob("*") if p.is_file()}
+    held = hold(checkpoint, evidence.parent / ".held" / "step-200")
+
+    def rotate(_num_bytes: int) -> None:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+    place = evidence / "pinned" / "x" / "step-200"
+    pin = pin_checkpoint(held, place, root=evidence, origin=checkpoint, on_bytes=rotate, copy_below_bytes=copy_below)
+    assert not checkpoint.exists()
+    assert {p.relative_to(place): p.read_bytes() for p in place.rglob("*") if p.is_file()} == data
+    assert compare(take_stock(evidence, pin.entries), look_again(evidence, Algorithm.SHA256)) == ()
+
+
+@LINK_OR_COPY
+@pytest.mark.parametrize("size", [0, 1, 70_000, (4 << 20) + 3])
+def test_whoever_wants_the_chunks_gets_every_byte_in_order_in_the_pass_that_hashes(
+    tmp_path: Path, evidence: Path, copy_below: int, size: int
+) -> None:
+    source = tmp_path / "run" / "step-9"
+    (source / "deep").mkdir(parents=True)
+    data = {"a": os.urandom(size), "deep/b": os.urandom(size // 2), "deep/c": b"c"}
+    for name, content in data.items():
+        (source / name).write_bytes(content)
+    seen: dict[str, bytes] = {}
+
+    def listen(path: str, offset: int, chunk: memoryview) -> None:
+        assert offset == len(seen.get(path, b""))
+        seen[path] = seen.get(path, b"") + bytes(chunk)
+
+    num_read = 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal num_read
+        num_read += num_bytes
+
+    pin = pin_checkpoint(
+        source,
+        evidence / "pinned" / "x" / "step-9",
+        root=evidence,
+        copy_below_bytes=copy_below,
+        on_chunk=listen,
+        on_bytes=count,
+    )
+    assert {path: content for path, content in data.items() if content} == seen
+    assert num_read == sum(map(len, data.values()))
+    digests = {e.path.removeprefix("pinned/x/step-9/"): e.digest for e in pin.entries if e.digest}
+    assert digests == {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
+
+
+@LINK_OR_COPY
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_an_interrupted_pin_is_gone_on_with_and_its_finished_files_are_only_fed(
+    tmp_path: Path, evidence: Path, copy_below: int, algorithm: Algorithm
+) -> None:
+    source = tmp_path / "run" / "step-9"
+    source.mkdir(parents=True)
+    data = {name: os.urandom(3000) for name in "abcd"}
+    for name, content in data.items():
+        (source / name).write_bytes(content)
+    given = {"root": evidence, "algorithm": algorithm, "copy_below_bytes": copy_below}
+    place = evidence / "pinned" / "x" / "step-9"
+
+    def stop(path: str, _offset: int, _chunk: memoryview) -> None:
+        if path == "c":
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "BATCH_BYTES", 0)
+        patch.setattr(batches, "MAX_WORKERS", 1)
+        with pytest.raises(KeyboardInterrupt):
+            pin_checkpoint(source, place, ledger=Ledger(tmp_path / "notes"), on_chunk=stop, **given)  # type: ignore[arg-type]
+    seen: dict[str, int] = {}
+    hashed: list[Path] = []
+
+    def listen(path: str, _offset: int, chunk: memoryview) -> None:
+        seen[path] = seen.get(path, 0) + len(chunk)
+
+    fill_one = Draft._fill_one
+
+    def counted(draft: Draft, path: str, *rest: object) -> object:
+        hashed.append(Path(path))
+        return fill_one(draft, path, *rest)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Draft, "_fill_one", counted)
+        pin = pin_checkpoint(source, place, ledger=Ledger(tmp_path / "notes"), on_chunk=listen, **given)  # type: ignore[arg-type]
+    assert seen == dict.fromkeys("abcd", 3000)
+    assert sorted(map(str, hashed)) == ["c", "d"]
+    assert {p.name: p.read_bytes() for p in place.iterdir()} == data
+    assert compare(take_stock(evidence, pin.entries, algorithm=algorithm), look_again(evidence, algorithm)) == ()
+
+
+def test_a_copy_whose_original_was_overwritten_since_the_kill_is_made_anew(tmp_path: Path, evidence: Path) -> None:
+    source = tmp_path / "run" / "step-9"
+    source.mkdir(parents=True)
+    (source / "a").write_bytes(b"first save")
+    (source / "b").write_bytes(b"first save")
+    ledger = Ledger(tmp_path / "notes")
+    place = evidence / "pinned" / "x" / "step-9"
+    draft = draft_pin(source, place, root=evidence, ledger=ledger)
+    assert set(draft.fill(["a"])) == {"a"}
+    (source / "a").write_bytes(b"second one")
+    pin_checkpoint(source, place, root=evidence, ledger=ledger)
+    assert (place / "a").read_bytes() == b"second one"
+
+
+def test_a_linked_pin_that_was_overwritten_after_the_kill_is_not_called_good(tmp_path: Path, evidence: Path) -> None:
+    source = tmp_path / "run" / "step-9"
+    source.mkdir(parents=True)
+    (source / "a").write_bytes(b"first save")
+    place = evidence / "pinned" / "x" / "step-9"
+    given = {"root": evidence, "copy_below_bytes": 0}
+    pin = pin_checkpoint(source, place, ledger=Ledger(tmp_path / "notes"), **given)  # type: ignore[arg-type]
+    if pin.guarantee is Guarantee.REFLINK:
+        pytest.skip("this filesystem shares blocks, so no hard link is made")
+    again = pin_checkpoint(source, place, ledger=Ledger(tmp_path / "notes"), **given)  # type: ignore[arg-type]
+    assert again == pin
+    with (source / "a").open("r+b") as file:
+        file.write(b"other save")
+    with pytest.raises(InputUnreadable, match="overwritten after an interrupted freeze"):
+        pin_checkpoint(source, place, ledger=Ledger(tmp_path / "notes"), **given)  # type: ignore[arg-type]
+
+
+def test_a_single_file_that_was_pinned_before_a_kill_is_not_read_again(tmp_path: Path, evidence: Path) -> None:
+    source = tmp_path / "run" / "ckpt.pt"
+    source.parent.mkdir()
+    source.write_bytes(b"weights")
+    place = evidence / "pinned" / "run@200" / "ckpt.pt"
+    pin = pin_checkpoint(source, place, root=evidence, ledger=Ledger(tmp_path / "notes"))
+    num_read: list[int] = []
+    again = pin_checkpoint(source, place, root=evidence, ledger=Ledger(tmp_path / "notes"), on_bytes=num_read.append)
+    assert (again, num_read) == (pin, [])
 
 
 def test_no_room_for_a_copy_and_no_link_is_said_with_numbers(

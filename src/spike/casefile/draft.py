@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 from spike.casefile.atomic import fsync_directory, write_all, writing
 from spike.casefile.batches import Batch, Meter, in_batches
 from spike.casefile.hashing import (
+    CHANGED,
     CHUNK_BYTES,
     HashedFile,
     OnBytes,
@@ -34,6 +36,11 @@ from spike.domain.manifest import Algorithm, EntryKind, Guarantee, encode_path
 
 OnFileChunk = Callable[[str, int, memoryview], None]
 """(path in the checkpoint, offset, chunk): a file in order from its beginning; several files at once, one a thread."""
+TICK_S = 0.02
+"""Two writes within one tick of the kernel's clock (10 ms and less) leave one mtime."""
+_SKEW_S = 1.0
+"""A file server's clock may be ahead by that much; an mtime further in the future was set by hand."""
+_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +188,8 @@ class Draft:
         except OSError as error:
             return unread(error), ""
         try:
+            if not _is_at_rest(reader):
+                return HashedFile("", 0, 0, 0, "", problem=CHANGED), ""
             before = os.fstat(reader)
             match self.guarantee:
                 case Guarantee.COPY:
@@ -254,6 +263,16 @@ def hashed_as(digest: str, status: os.stat_result) -> HashedFile:
     """A file whose digest is known, as it stands there now."""
     mode = stat.S_IMODE(status.st_mode)
     return HashedFile(digest, status.st_size, mode, status.st_mtime_ns, identity_of(status))
+
+
+def _is_at_rest(handle: int) -> bool:
+    """True where a write from now on will show in the mtime; waits for that a little."""
+    for _ in range(_LOOKS):
+        age_s = time.time() - os.fstat(handle).st_mtime_ns / 1e9
+        if not -_SKEW_S < age_s < TICK_S:
+            return True
+        time.sleep(TICK_S)
+    return age_s < 0
 
 
 def _of_file(path: str, on_chunk: OnFileChunk | None) -> OnChunk | None:

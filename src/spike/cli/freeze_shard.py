@@ -9,7 +9,7 @@ from spike.cli.output import answer, emit_json, talk
 
 if TYPE_CHECKING:
     from spike.actions.freeze import Options
-    from spike.actions.shards import ShardDone
+    from spike.actions.freeze_shards import ShardDone
     from spike.casefile.case import Case
     from spike.domain.run import Run
     from spike.domain.shards import Shard
@@ -19,7 +19,7 @@ MAX_NAMED = 8
 
 def freeze_shard(run: Run, text: str, case: Case, onset: int | None, options: Options, *, as_json: bool) -> None:
     """Do one part, and say what is left to do."""
-    from spike.actions.shards import freeze_shard as act
+    from spike.actions.freeze_shards import freeze_shard as act
 
     shard = parse(text)
     with byte_progress(f"shard {shard}") as on_progress:
