@@ -2,11 +2,14 @@
 
 import argparse
 import collections
+import copyreg
 import enum
+import gc
 import io
 import os
 import pathlib
 import pickle
+import random
 import struct
 import types
 
@@ -157,6 +160,63 @@ def test_a_key_nested_very_deep_is_refused_instead_of_exhausting_the_stack():
     body = b"}" + b")" + b"\x85" * 300_000 + b"K\x01s."
     with pytest.raises(InputUnreadable, match="nested"):
         read_pickle(body)
+
+
+@pytest.mark.parametrize("end", [b"K\x01s.", b"K\x01u.", b"\x90.", b"\x91."])
+def test_a_small_key_that_would_take_for_ever_to_hash_is_refused_at_once(end):
+    # Sixty pairs of the pair before: 2^60 items to hash, in three bytes each.
+    start = {b"s": b"}", b"u": b"}(", b"\x90": b"\x8f(", b"\x91": b"("}[end[-2:-1]]
+    with pytest.raises(InputUnreadable, match="nested"):
+        read_pickle(start + b")" + b"2\x86" * 60 + end)
+
+
+def test_codes_of_the_extension_registry_never_reach_the_registry():
+    copyreg.add_extension("os", "system", 77)
+    try:
+        read = read_pickle(b"\x82\x4d(S'true'\ntR.")
+    finally:
+        copyreg.remove_extension("os", "system", 77)
+    assert isinstance(read.value, Record)
+    assert read.value.kind == Global("copyreg.extension", "77")
+
+
+OPCODES = [
+    b"N", b"K\x01", b"M\x02\x03", b"J\xff\xff\xff\xff", b"G" + bytes(8), b"\x88", b"\x89", b")", b"]", b"}", b"\x8f",
+    b"(", b"(", b"t", b"l", b"d", b"0", b"1", b"2", b"\x85", b"\x86", b"\x87", b"s", b"u", b"a", b"e", b"\x90", b"\x91",
+    b"\x94", b"\x94", b"q\x00", b"q\x03", b"r\x05\x00\x00\x00", b"p2\n",
+    b"h\x00", b"h\x03", b"j\x05\x00\x00\x00", b"g1\n",
+    b"\x8c\x02ab", b"X\x01\x00\x00\x00c", b"C\x01x", b"\x8a\x01\x07", b"I01\n", b"V\xe9\n", b"\x8a\x00",
+]  # fmt: skip
+
+
+def test_what_is_read_is_what_cpython_reads_for_any_program_without_calls():
+    """Programs of opcodes in random order; a program that only CPython accepts is none that an honest writer makes."""
+    generator, num_read = random.Random(0), 0
+    for _ in range(60_000):
+        stream = b"".join(generator.choices(OPCODES, k=generator.randint(1, 14))) + b"."
+        try:
+            found = read_pickle(stream).value
+        except InputUnreadable:
+            continue
+        num_read += 1
+        assert repr(found) == repr(pickle.loads(stream)), stream
+    assert num_read > 5_000
+
+
+def test_memo_entries_are_numbered_as_cpython_numbers_them():
+    # PUT 5, then MEMOIZE: the next number is how many entries there are.
+    stream = b"K\x01r\x05\x00\x00\x00K\x02\x94K\x03q\x00h\x05h\x01h\x00\x87."
+    assert read_pickle(stream).value == pickle.loads(stream) == (1, 2, 3)
+
+
+def test_a_large_stream_does_not_leave_the_garbage_collector_off():
+    data = pickle.dumps([{"n": n, "text": f"{n:050}"} for n in range(20_000)])
+    assert len(data) > 1 << 20
+    assert len(read_pickle(data).value) == 20_000
+    assert gc.isenabled()
+    with pytest.raises(InputUnreadable):
+        read_pickle(data[:-1])
+    assert gc.isenabled()
 
 
 def test_a_value_nested_very_deep_is_read_and_freed():

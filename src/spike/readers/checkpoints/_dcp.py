@@ -23,7 +23,7 @@ from spike.readers.checkpoints._numbers import WIDTHS, width
 from spike.readers.checkpoints._torch_file import TensorRef, read_torch_file
 from spike.readers.checkpoints._zip import open_archive
 from spike.readers.checkpoints.contract import ByteSource, Checked, Damaged, Lend
-from spike.readers.pickles import Global, Record, read_pickle
+from spike.readers.pickles import Global, Record, collection_paused, read_pickle
 
 METADATA = re.compile(r"^(__\d+)?\.metadata$")
 """One index, or one a rank where the save ran without collectives."""
@@ -82,7 +82,8 @@ def read_index(folder: Path) -> DcpIndex:
         raise Damaged(f"{folder.name}: has no .metadata, which is written last: cut off", Integrity.TORN)
     index = DcpIndex(folder)
     for file in files:
-        _read_one(index, file)
+        with collection_paused(file.stat().st_size):
+            _read_one(index, file)
     return index
 
 
@@ -229,12 +230,15 @@ def _read_one(index: DcpIndex, file: Path) -> None:
 def _storage(folder: Path, name: str, places: dict[Any, Any]) -> dict[tuple[str, Sizes | None], Slice]:
     """(fqn, shard offset) -> slice."""
     stored: dict[tuple[str, Sizes | None], Slice] = {}
+    paths: dict[str, Path] = {}
     for key, info in places.items():
         if not isinstance(key, Record) or not isinstance(info, Record):
             raise Damaged(f"{name}: an entry of the index is described in an unknown way", Integrity.CORRUPT)
-        relative, offset, length = (info.attribute(k) for k in ("relative_path", "offset", "length"))
+        relative, offset, length = info.attribute("relative_path"), info.attribute("offset"), info.attribute("length")
         sound = isinstance(relative, str) and type(offset) is int and type(length) is int and offset >= 0 <= length
-        if not sound or "\0" in relative or Path(relative).is_absolute() or ".." in Path(relative).parts:
+        if sound and relative not in paths and _is_inside(relative):
+            paths[relative] = folder / relative
+        if not sound or relative not in paths:
             raise Damaged(f"{name}: an entry of the index points outside of the checkpoint", Integrity.CORRUPT)
         if info.attribute("transform_descriptors"):
             raise Damaged(
@@ -242,8 +246,12 @@ def _storage(folder: Path, name: str, places: dict[Any, Any]) -> dict[tuple[str,
                 Integrity.UNVERIFIABLE,
             )
         fqn = key.attribute("fqn")
-        stored[(str(fqn), _sizes(key.attribute("offset")))] = Slice(folder / relative, offset, length)
+        stored[(str(fqn), _sizes(key.attribute("offset")))] = Slice(paths[relative], offset, length)
     return stored
+
+
+def _is_inside(relative: str) -> bool:
+    return "\0" not in relative and not Path(relative).is_absolute() and ".." not in Path(relative).parts
 
 
 def _add(index: DcpIndex, name: str, fqn: str, entry: Record, stored: dict[tuple[str, Sizes | None], Slice]) -> None:
@@ -280,6 +288,9 @@ def _size(args: tuple[Any, ...]) -> Any:
 
 def _sizes(value: Any) -> Sizes | None:
     """A torch.Size, if it is one."""
-    if isinstance(value, tuple | list) and all(type(n) is int and 0 <= n < 1 << 62 for n in value):
-        return tuple(value)
-    return None
+    if not isinstance(value, tuple | list):
+        return None
+    for number in value:
+        if type(number) is not int or not 0 <= number < 1 << 62:
+            return None
+    return tuple(value)
