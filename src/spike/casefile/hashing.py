@@ -24,6 +24,8 @@ from spike.domain.manifest import Algorithm
 CHUNK_BYTES = 1 << 20
 RING = 4
 """Buffers between the reading and the hashing thread."""
+SMALL_BYTES = 64 << 10
+"""Such files are read in one call."""
 THREAD_WORTHWHILE = 4 << 20
 """For a smaller file a thread costs more than it saves."""
 CHANGED = "changed while it was read"
@@ -79,21 +81,10 @@ def hash_open_file(
     """Digest of an open file from its beginning; `on_chunk` gets every chunk of the same pass."""
     before = os.fstat(handle)
     hasher = new_hasher(algorithm)
-    # One byte more than the size, so that a file that grew shows without another read.
-    length = min(max(before.st_size + 1, 4096), CHUNK_BYTES)
-    is_shared = on_chunk is not None and before.st_size >= THREAD_WORTHWHILE
-    total = 0
-    with _beside(hasher, length) if is_shared else _in_turn(hasher, length) as (lend, hand_in):
-        while count := os.readv(handle, [buffer := lend()]):
-            chunk = buffer[:count]
-            hand_in(chunk)
-            if on_chunk is not None:
-                on_chunk(total, chunk)
-            total += count
-            if on_bytes is not None:
-                on_bytes(count)
-            if count < length and total >= before.st_size:
-                break  # a short read at the known end is the end of a regular file
+    if on_chunk is None and before.st_size < SMALL_BYTES:
+        total = _hash_small(handle, before.st_size, hasher, on_bytes)
+    else:
+        total = _hash_chunks(handle, before.st_size, hasher, on_bytes, on_chunk)
     after = os.fstat(handle)
     moved = has_moved(before, after) or total != after.st_size
     return HashedFile(
@@ -155,6 +146,38 @@ def has_moved(before: os.stat_result, after: os.stat_result) -> bool:
 def unread(error: OSError) -> HashedFile:
     """What is known of a file that could not be read."""
     return HashedFile("", 0, 0, 0, "", problem=error.strerror or str(error))
+
+
+def _hash_small(handle: int, size: int, hasher: Hasher, on_bytes: OnBytes | None) -> int:
+    """Read a file in one call, as long as the system gives all of it; returns the bytes read."""
+    total = 0
+    while data := os.read(handle, size + 1 - total):
+        hasher.update(data)
+        total += len(data)
+        if on_bytes is not None:
+            on_bytes(len(data))
+        if total >= size:
+            break
+    return total
+
+
+def _hash_chunks(handle: int, size: int, hasher: Hasher, on_bytes: OnBytes | None, on_chunk: OnChunk | None) -> int:
+    # One byte more than the size, so that a file that grew shows without another read.
+    length = min(max(size + 1, 4096), CHUNK_BYTES)
+    is_shared = on_chunk is not None and size >= THREAD_WORTHWHILE
+    total = 0
+    with _beside(hasher, length) if is_shared else _in_turn(hasher, length) as (lend, hand_in):
+        while count := os.readv(handle, [buffer := lend()]):
+            chunk = buffer[:count]
+            hand_in(chunk)
+            if on_chunk is not None:
+                on_chunk(total, chunk)
+            total += count
+            if on_bytes is not None:
+                on_bytes(count)
+            if count < length and total >= size:
+                break  # a short read at the known end is the end of a regular file
+    return total
 
 
 _Ring = tuple[Callable[[], memoryview], Callable[[memoryview], object]]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spike.casefile.atomic import write_atomic
 from spike.casefile.codec import dumps, from_payload, to_payload
-from spike.casefile.hashing import hash_tree
+from spike.casefile.hashing import HashedFile, hash_tree
 from spike.casefile.tree import TreeEntry, escapes, walk
 from spike.domain.errors import InputUnreadable
 from spike.domain.manifest import (
@@ -150,36 +150,43 @@ def _observe(
     on_bytes: Callable[[int], None] | None,
 ) -> tuple[ManifestEntry, ...]:
     unread = []
-    trusted: dict[str, ManifestEntry] = {}
+    trusted: set[str] = set()
     for item in tree:
         known = about.get(encode_path(item.path))
         if item.kind is not EntryKind.FILE:
             continue
         if known is not None and _holds_still(evidence / item.path, item, known):
-            trusted[item.path] = known
+            trusted.add(item.path)
         else:
             unread.append((item.path, item.size))
     hashed = hash_tree(evidence, unread, algorithm, workers=workers, on_bytes=on_bytes) if unread else {}
-    entries = []
-    for item in tree:
-        path = encode_path(item.path)
-        base = about.get(path) or ManifestEntry(path, "", item.kind, 0, 0, 0)
-        base = replace(
-            base,
-            kind=item.kind,
-            size=item.size if item.kind is EntryKind.FILE else 0,
-            mode=item.mode,
-            mtime_ns=item.mtime_ns,
-            target=encode_path(item.target),
-        )
-        if item.path in hashed:
-            found = hashed[item.path]
-            size = item.size if found.problem else found.size
-            base = replace(base, digest=found.digest, identity=found.identity, size=size)
-        elif item.path not in trusted:
-            base = replace(base, digest="", identity="")
-        entries.append(base)
-    return tuple(entries)
+    return tuple(_entry(item, about, hashed.get(item.path), is_trusted=item.path in trusted) for item in tree)
+
+
+def _entry(
+    item: TreeEntry, about: dict[str, ManifestEntry], hashed: HashedFile | None, *, is_trusted: bool
+) -> ManifestEntry:
+    """What lies there now, with what was known about it besides."""
+    path, is_file = encode_path(item.path), item.kind is EntryKind.FILE
+    size, digest, identity = item.size if is_file else 0, "", ""
+    base = about.get(path)
+    if hashed is not None:
+        size, digest, identity = item.size if hashed.problem else hashed.size, hashed.digest, hashed.identity
+    elif is_trusted and base is not None:
+        digest, identity = base.digest, base.identity
+    target = encode_path(item.target) if item.target else ""
+    if base is None:
+        return ManifestEntry(path, "", item.kind, size, item.mode, item.mtime_ns, digest, target, identity=identity)
+    return replace(
+        base,
+        kind=item.kind,
+        size=size,
+        mode=item.mode,
+        mtime_ns=item.mtime_ns,
+        digest=digest,
+        target=target,
+        identity=identity,
+    )
 
 
 def _holds_still(path: Path, item: TreeEntry, known: ManifestEntry) -> bool:
