@@ -52,9 +52,12 @@ class Record:
     leads: bool = False
     """The gradient norm moves before the loss."""
     rank: int | None = None
+    digits: int = 6
+    """Significant digits that the log writes."""
 
-    def signals(self, digits: int = 6) -> Signals:
+    def signals(self) -> Signals:
         """The record as a reader would hand it over, rounded as a log rounds."""
+        digits = self.digits
         columns = {LOSS: self.loss, GRAD_NORM: self.grad_norm, LEARNING_RATE: self.lr, **self.extra}
         series = tuple(
             Series(name, self.steps, _rounded(values, digits), column=name, digits=digits)

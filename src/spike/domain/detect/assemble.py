@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from spike.domain.detect import hints as facts
 from spike.domain.detect.constants import Constants
+from spike.domain.detect.departures import SHORT_ROWS
 from spike.domain.detect.evidence import Evidence
 from spike.domain.detect.local import usual_before
 from spike.domain.detect.recovery import recovery
@@ -116,10 +117,31 @@ def _is_enough(cluster: list[Evidence], scene: Scene) -> bool:
     raising = [e for e in cluster if e.may_raise]
     if not raising:
         return False
+    if len(cluster) == 1 and is_lone_batch(cluster[0], scene):
+        return False
     norms = (GRAD_NORM, UPDATE_NORM)
     if any(e.signal not in norms or not math.isfinite(e.sigmas) for e in raising):
         return True
     return any(_stands_alone(e, scene.constants) and not _is_at_the_start(e, scene) for e in raising)
+
+
+def is_lone_batch(evidence: Evidence, scene: Scene) -> bool:
+    """Whether a row or two of the loss are high and nothing else moved with them: a hard batch, if not far out."""
+    c, signature = scene.constants, evidence.signature
+    is_short = evidence.num_rows <= SHORT_ROWS and not evidence.is_open and math.isfinite(evidence.sigmas)
+    if evidence.signal != LOSS or signature.kind is not Kind.SPIKE or not is_short:
+        return False
+    jump = c.seen_jump if evidence.num_rows > 1 else c.large_jump
+    is_large = signature.transform == "log" and evidence.effect >= jump and signature.scale < c.calm_scale
+    if evidence.sigmas >= c.lone_sigmas or is_large or evidence.onset < _first_known(scene):
+        return False
+    return len(_with_participants([evidence], scene)) == 1
+
+
+def _first_known(scene: Scene) -> int:
+    """The step from which on the run's own noise is known: before, one far row is judged by a prior."""
+    track = scene.tracks[LOSS]
+    return track.step(min(scene.constants.window_rows, len(track) - 1))
 
 
 def _is_at_the_start(evidence: Evidence, scene: Scene) -> bool:

@@ -168,7 +168,7 @@ class Baseline:
         """Robust standard deviation of the one-row-ahead errors, with the fading weight of the prior."""
         if self._scale is None:
             n = len(self.errors)
-            self._scale = float(self.scale_of(float(np.median(self.errors.last())) if n else 0.0, n))
+            self._scale = float(self.scale_of(_middle(sorted(self.errors.last().tolist())), n))
         return self._scale
 
     def scale_of(self, middle: Array | float, n: NDArray[np.int64] | int) -> Array:
@@ -230,6 +230,8 @@ class Baseline:
         self.num_accepted = len(rows)
 
     def _lines(self) -> list[_Line]:
+        if len(self.rows) <= min(self.sizes):
+            return [self._line(len(self.rows))] * len(self.sizes)
         return [self._line(size) for size in self.sizes]
 
     def _line(self, size: int) -> _Line:
@@ -242,3 +244,10 @@ class Baseline:
             if self.line_errors[place] < SHORTER_BY * self.line_errors[best]:
                 best = place
         return self._line(self.sizes[best])
+
+
+def _middle(ordered: list[float]) -> float:
+    n = len(ordered)
+    if n == 0:
+        return 0.0
+    return ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2.0

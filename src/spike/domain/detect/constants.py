@@ -22,6 +22,9 @@ class Constants:
     """Fewer healthy rows than this cannot tell noise; only priors and non-finite values speak before."""
     false_alarms: float = 0.01
     """Rows per thousand healthy ones that the tail estimate may let through, per signal and direction."""
+    lone_sigmas: float = 8.0
+    """A row or two of the loss alone, with a gradient that never moved or was not logged, count from here on: below,
+    batches that are only hard look alike. A large jump counts without."""
     max_sigmas: float = 9.0
     """One row beyond this many scales always counts: no batch is that hard in a run that is otherwise calm."""
     min_sigmas: float = 6.0
@@ -31,11 +34,11 @@ class Constants:
     batches now and then,"""
     large_sigmas: float = 6.0
     """... from this many scales on,"""
-    calm_scale: float = 0.04
-    """... where the usual noise is below four percent: small batches jump by a fifth for nothing."""
+    calm_scale: float = 0.035
+    """... where the usual noise is below 3.5 percent: small batches jump by a fifth for nothing."""
     seen_jump: float = 0.15
-    """ln 1.16: a row that was rare when it came and lifted the loss by this much stays one, also if as high ones
-    follow: modded-nanogpt's step 265 was the second of its run."""
+    """ln 1.16: two rows that were rare when they came and lifted the loss by this much stay so, also if as high ones
+    follow (modded-nanogpt's step 265 was the second of its run); a single row must be a large jump for that."""
     accept_sigmas: float = 4.0
     """Rows beyond this never enter the baseline (one in 16,000 of a normal noise)."""
     onset_sigmas: float = 4.0
@@ -63,6 +66,9 @@ class Constants:
     """Standard errors that a shift without one far row must add up to over its rows."""
     slow_mean: float = 1.7
     """... and their mean distance, in the same units: a level below this is a slow swing of the data."""
+    level_sigmas: float = 1.5
+    """Scales by which the middle row of a lasting departure must be away: below, a run of a hundred rows with a few far
+    ones among them happens once in a few hundred thousand rows of a calm run."""
     cusum_cap: float = 5.0
     """A single row adds at most this much, so that one hard batch cannot fill the sum."""
     loss_prior: float = 0.08

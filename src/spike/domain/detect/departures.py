@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spike.domain.detect.baseline import Forecast, coordinate
+from spike.domain.detect.baseline import MAD_TO_SIGMA, Forecast, coordinate
 from spike.domain.detect.calm import FEWEST, MOST, can_judge_many, take_calm
 from spike.domain.detect.constants import Constants
 from spike.domain.detect.tail import TAIL_SHARE, rare_above
@@ -16,6 +16,12 @@ from spike.domain.detect.watch import DOWN, MANY_ROWS, UP, Watch
 
 SHORT_ROWS = 2
 """A departure this short is judged by the tail alone; a longer one is a state of the run."""
+
+STATE_ROWS = 20
+"""From this many rows on, a departure that does not come back is a state of the run and has a level."""
+
+EARLY_UNREST = 3.0
+"""A level that begins before the noise was seen must exceed its own scatter by this factor."""
 
 MOST_WAITING = 16
 """Rows held under suspicion at most: a sum that has not decided by then never will."""
@@ -28,6 +34,9 @@ BEFORE_ROWS = 5
 
 ABOVE_SIGMAS = 1.0
 """A slow rise must be this far above that level: more than the level's own error."""
+
+BEHIND_ROWS = 48
+"""Rows behind a short departure that tell whether the noise has grown."""
 
 LOW_ROWS = 3
 """Rows that must stay low behind a downward jump."""
@@ -59,6 +68,10 @@ class Departure:
     """Anomalous rows between onset and last."""
     weight: float
     """Sum of their distances in scales, over the spread that such a sum of healthy rows would have."""
+    level: float
+    """Median distance of all rows between onset and last, in scales."""
+    unrest: float
+    """How much these rows scatter around their own median (MAD as a standard deviation), in scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,10 @@ def departures(track: Track, constants: Constants, *, many_at_once: bool = True)
 def _has_weight(watch: Watch, departure: Departure) -> bool:
     """Whether a departure without one far row has enough rows to be more than a run of correlated noise."""
     c = watch.constants
+    if departure.num_rows >= STATE_ROWS and (departure.is_settled or departure.is_open):
+        # One far row within a hundred says nothing of the level: the middle row has to be away.
+        is_early = departure.onset < c.ready_rows
+        return departure.level >= (max(c.level_sigmas, EARLY_UNREST * departure.unrest) if is_early else c.level_sigmas)
     mean = departure.weight / math.sqrt(max(1, departure.num_rows))
     return departure.sigmas >= c.min_sigmas or (departure.weight >= c.slow_weight and mean >= c.slow_mean)
 
@@ -124,10 +141,26 @@ def _rare(watch: Watch, found: list[Departure]) -> tuple[list[Departure], list[i
         together = np.sort(np.concatenate([ordered, np.delete(sigmas, place)]))
         tail = rare_above(together[-(size - int(size * (1.0 - TAIL_SHARE))) :], c.false_alarms)
         limit = min(c.max_sigmas, max(c.min_sigmas, tail))
-        if departure.sigmas < limit and not watch.is_seen(departure.effect, departure.sigmas):
+        is_common = departure.sigmas < limit or _sigmas_behind(watch, departure) < c.min_sigmas
+        if is_common and not watch.is_seen(*_size(departure)):
             common.add(departure.peak)
     dropped = [d for d in short if d.peak in common]
     return [d for d in found if d not in dropped], [d.peak for d in dropped]
+
+
+def _sigmas_behind(watch: Watch, departure: Departure) -> float:
+    """Its distance in scales, or in those of the rows behind it where they are noisier: a louder stretch began."""
+    behind = watch.track.y[departure.last + 1 : departure.last + 1 + BEHIND_ROWS]
+    behind = behind[np.isfinite(behind)]
+    if behind.size < BEHIND_ROWS // 2:
+        return departure.sigmas
+    # Differences of neighbours are free of the trend; each holds the noise of two rows.
+    scale = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(behind)))) / math.sqrt(2.0)
+    return departure.effect / max(departure.scale, scale)
+
+
+def _size(departure: Departure) -> tuple[float, float, int]:
+    return departure.effect, departure.sigmas, departure.num_rows
 
 
 def _is_learning(watch: Watch, row: int) -> bool:
@@ -136,12 +169,13 @@ def _is_learning(watch: Watch, row: int) -> bool:
     A low row is passed over; for faster learning the baseline starts again on the newest rows.
     """
     track = watch.track
+    is_far = watch.sums[DOWN] <= watch.constants.cusum_limit  # else it is the sum that crossed
     watch.let_in()
     onset = _first_departure(watch, row, DOWN)
     forecast = watch.baseline.forecast(row)
     limit = watch.threshold(DOWN) * forecast.scale
     ahead = [y for y in track.between(row + 1, row + 1 + LOW_ROWS) if not math.isnan(y)]
-    is_low = forecast.centre - track.at(row) > limit
+    is_low = is_far or forecast.centre - track.at(row) > limit
     was_usual = len(watch.recent_z) == 0 or watch.recent_z.last(1)[0] > -watch.constants.return_sigmas
     if math.isinf(track.at(row)) or _is_jump(watch, row if is_low and was_usual else onset, row, forecast):
         return False
@@ -251,6 +285,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
     usual = _usual(watch, forecast, onset, crossing, direction)
     away: list[tuple[int, float]] = []
     quiet: list[tuple[int, float]] = []
+    every: list[tuple[int, float]] = []
     row = onset
     settled = False
     settle_rows = c.settle_rows if direction == UP else c.ready_rows
@@ -260,6 +295,7 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
             row += 1
             continue
         z = direction * (y - _centre(forecast, onset, row)) / forecast.scale
+        every.append((row, z))
         if z < usual:
             quiet.append((row, y))
             if len(quiet) >= c.quiet_rows:
@@ -271,8 +307,8 @@ def _follow(watch: Watch, crossing: int, direction: int) -> tuple[Departure, int
             if settled or row - onset + 1 >= c.longest_rows:
                 break
         row += 1
-    departure = _departure(watch, forecast, onset, crossing, direction, limit, away, row, quiet, settled)
-    _resume(watch, departure, quiet, away)
+    departure = _departure(watch, forecast, onset, crossing, direction, limit, away, every, row, quiet, settled)
+    _resume(watch, departure, quiet, every)
     return departure, row + 1
 
 
@@ -355,6 +391,7 @@ def _departure(
     direction: int,
     limit: float,
     away: list[tuple[int, float]],
+    every: list[tuple[int, float]],
     row: int,
     quiet: list[tuple[int, float]],
     settled: bool,
@@ -365,6 +402,8 @@ def _departure(
     effect = direction * (track.at(peak) - forecast.centre)
     is_open = row >= len(track) and len(quiet) < min(2, watch.constants.quiet_rows)
     threshold = min(limit * forecast.scale, 0.5 * effect) if effect > 0 else limit * forecast.scale
+    inside = np.array([z for r, z in every if r <= last and math.isfinite(z)])
+    level = float(np.median(inside)) if inside.size else effect / forecast.scale
     return Departure(
         name=track.name,
         direction=direction,
@@ -380,17 +419,19 @@ def _departure(
         is_settled=settled,
         num_rows=len(away),
         weight=sum(z for _, z in away) / (math.sqrt(max(1, len(away))) * watch.memory.inflation()),
+        level=level,
+        unrest=MAD_TO_SIGMA * float(np.median(np.abs(inside - level))) if inside.size else 0.0,
     )
 
 
-def _resume(watch: Watch, departure: Departure, quiet: list[tuple[int, float]], away: list[tuple[int, float]]) -> None:
+def _resume(watch: Watch, departure: Departure, quiet: list[tuple[int, float]], every: list[tuple[int, float]]) -> None:
     """Let judging go on behind a departure: on the old baseline, or on the new level."""
     c, track = watch.constants, watch.track
     watch.sums = {UP: 0.0, DOWN: 0.0}
     watch.forget_recent()
     long = departure.last - departure.onset + 1 >= c.longest_rows
     if departure.is_settled or long:
-        rows = [(row, track.at(row)) for row, _ in away[-c.settle_rows // 2 :] if math.isfinite(track.at(row))]
+        rows = [(row, track.at(row)) for row, _ in every[-c.settle_rows // 2 :] if math.isfinite(track.at(row))]
         watch.baseline.restart(rows)
         return
     for row, y in quiet:

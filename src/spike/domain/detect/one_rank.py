@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spike.domain.detect import benign
-from spike.domain.detect.assemble import Scene, incidents
+from spike.domain.detect.assemble import Scene, incidents, is_lone_batch
 from spike.domain.detect.constants import Constants
 from spike.domain.detect.departures import Departure, departures
 from spike.domain.detect.drift import find_drift
@@ -53,6 +53,9 @@ def judge(
         evidence += _loss_evidence(tracks[LOSS], series, rows, constants, notices)
     scene = Scene(tracks, series, constants, rank)
     found_incidents = incidents(evidence, scene)
+    lone = [e.onset for e in evidence if is_lone_batch(e, scene)]
+    if lone:
+        notices.append(benign.hard_batches(lone))
     return found_incidents, tuple(_outside(notices, found_incidents))
 
 

@@ -21,6 +21,9 @@ CAME_DOWN = 0.5
 LONG_ROWS = 20
 """From this many rows on, an open departure is a level and no spike."""
 
+LEVEL_ROWS = 8
+"""So many rows at a lower level need no single row that is far out."""
+
 DEEP_DROP = 0.7
 """ln 2: a loss that halves within a row needs no second row to be odd."""
 
@@ -63,7 +66,8 @@ def _drop(track: Track, departure: Departure, constants: Constants) -> Evidence 
     """Downward jumps count where they are sudden and stay, or are absurd; learning faster is no incident."""
     evidence = of_departure(track, departure, Kind.DROP)
     is_absurd = departure.effect >= DEEP_DROP or math.isinf(departure.effect)
-    if not evidence.is_abrupt or departure.sigmas < constants.min_sigmas:
+    is_level = departure.num_rows >= LEVEL_ROWS and departure.level >= constants.return_sigmas
+    if not evidence.is_abrupt or not (departure.sigmas >= constants.min_sigmas or is_level):
         return None
     if departure.num_rows < 3 and not is_absurd:
         return None

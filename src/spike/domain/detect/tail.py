@@ -32,8 +32,7 @@ FEWEST_ROWS = 40
 """Fewer errors than this have two in their upper twentieth: the normal tail stands."""
 
 FIRST_REFIT, LAST_REFIT = 16, 256
-"""Rows between two fits, at the beginning and in the end: an eighth of the rows that were seen, as a tail of two
-thousand rows does not change within two hundred and fifty."""
+"""Rows between two fits, at the beginning and in the end; a quarter of the rows that were seen in between."""
 
 PER_ROWS = 1000
 """False alarms are counted per this many rows."""
@@ -43,8 +42,8 @@ Array = NDArray[np.float64]
 
 def _early_refits() -> tuple[int, ...]:
     found = [FEWEST_ROWS]
-    while found[-1] < 8 * LAST_REFIT:
-        found.append(found[-1] + max(FIRST_REFIT, found[-1] // 8))
+    while found[-1] < 4 * LAST_REFIT:
+        found.append(found[-1] + min(LAST_REFIT, max(FIRST_REFIT, found[-1] // 4)))
     return tuple(found)
 
 
@@ -67,8 +66,9 @@ def rare(windows: Array, false_alarms: float) -> tuple[Array, Array]:
     size = windows.shape[1]
     first = int(size * (1.0 - TAIL_SHARE))
     parted = np.partition(windows, (size - first - 1, first), axis=1)
-    upper, lower = np.sort(parted[:, first:], axis=1), np.sort(-parted[:, : size - first], axis=1)
-    return _threshold(upper, false_alarms), _threshold(lower, false_alarms)
+    tails = np.sort(np.concatenate([parted[:, first:], -parted[:, : size - first]]), axis=1)
+    limits = _threshold(tails, false_alarms)
+    return limits[: windows.shape[0]], limits[windows.shape[0] :]
 
 
 def rare_above(tail: Array, false_alarms: float) -> float:

@@ -27,6 +27,9 @@ FARTHEST_PAIR = 3.0
 MANY_ROWS = 200
 """From this many rows on, the upper hundredth of the run's errors says what is usual."""
 
+NEWEST_ROWS = 3
+"""Where a baseline begins again, the middle one of so many rows says at which level."""
+
 SECOND_LOOK_ROWS = 65_536
 """Healthy errors kept for the second look at short departures: three thousand of them are its tail."""
 
@@ -114,7 +117,8 @@ class Watch:
         first = max(0, first)
         rows = [(r, y) for r, y in enumerate(self.track.between(first, last + 1), first) if math.isfinite(y)]
         known, reach = self.baseline.num_accepted, self.constants.accept_sigmas * self.baseline.scale()
-        self.baseline.restart([(row, y) for row, y in rows if abs(y - rows[-1][1]) < reach])
+        newest = sorted(y for _, y in rows[-NEWEST_ROWS:])[len(rows[-NEWEST_ROWS:]) // 2]
+        self.baseline.restart([(row, y) for row, y in rows if abs(y - newest) < reach])
         self.baseline.num_accepted = max(known, self.constants.ready_rows)
         self.sums = {UP: 0.0, DOWN: 0.0}
         self.forget_recent()
@@ -139,10 +143,11 @@ class Watch:
         is_calm = effect < c.calm_scale * sigmas
         return is_far and is_calm and self.is_loss and self.baseline.num_accepted > MANY_ROWS
 
-    def is_seen(self, effect: float, sigmas: float) -> bool:
+    def is_seen(self, effect: float, sigmas: float, num_rows: int) -> bool:
         """Whether a loss jumped so far up that later rows which jump as far do not make it usual."""
         c = self.constants
-        return self.is_loss and effect >= c.seen_jump and effect < c.calm_scale * sigmas
+        enough = c.seen_jump if num_rows > 1 else c.large_jump
+        return self.is_loss and effect >= enough and effect < c.calm_scale * sigmas
 
     def is_ready(self, forecast: Forecast) -> bool:
         """Whether one row can be judged: enough healthy rows, or an excerpt with a prior."""
