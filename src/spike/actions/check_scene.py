@@ -76,7 +76,10 @@ class Scene:
 
     def original(self, checkpoint: Checkpoint) -> str:
         """Its path in the run, relative where it lies below the run."""
-        path = Path(self.originals.get(checkpoint.path, checkpoint.path))
+        original = self.originals.get(checkpoint.path, checkpoint.path)
+        if is_url(original):
+            return original
+        path = Path(original)
         return path.relative_to(self.directory).as_posix() if path.is_relative_to(self.directory) else str(path)
 
     def evidence(self, checkpoint: Checkpoint) -> str:
@@ -141,7 +144,7 @@ def scene_of_case(
         earlier=earlier,
         suspect=suspect,
         others=tuple(c for c in present if c.path not in originals.values()),
-        present=present,
+        present=_on_disk(present),
         not_used=facts.not_pinned,
         originals=originals,
         traces=traces,
@@ -176,7 +179,7 @@ def scene_of_run(run: Run, *, traces: tuple[RankTrace, ...] = (), on_bytes: OnBy
         earlier=earlier,
         suspect=suspect[:2],
         others=tuple(c for c in found if c.path not in used),
-        present=found,
+        present=_on_disk(found),
         not_used=not_used,
         traces=traces,
         on_bytes=on_bytes or (lambda _count: None),
@@ -212,6 +215,11 @@ def _present(run: Run, near: int | None) -> tuple[Checkpoint, ...]:
     if not Path(run.directory).is_dir() and not is_url(run.checkpoints):
         return ()
     return _found(run, near)[0]
+
+
+def _on_disk(checkpoints: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    """Without those of an object store: no rule of a training stack's rotation is known to hold there."""
+    return tuple(c for c in checkpoints if c.layout != REMOTE_LAYOUT)
 
 
 def _step(checkpoint: Checkpoint) -> int:
