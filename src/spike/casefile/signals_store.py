@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from spike.casefile.codec import canonical, from_payload, to_payload
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.redaction import redact
 from spike.domain.signals import Damage, Rewind, Series, Signals, Source
+
+if TYPE_CHECKING:
+    import duckdb
 
 SIGNALS_NAME = "evidence/signals.parquet"
 SIGNALS_SCHEMA = "spike.signals/1"
@@ -90,7 +93,7 @@ def write_signals(case: Path, signals: Signals) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with duckdb.connect() as db:
+            with _connected() as db:
                 # The names of these variables are the tables of the query.
                 rows = _rows(every)
                 heads_table = _heads_table(heads)
@@ -121,7 +124,7 @@ def read_signals(case: Path) -> Signals:
     path = case / SIGNALS_NAME
     about = _read_about(path)
     try:
-        with duckdb.connect() as db:
+        with _connected() as db:
             columns = db.execute("SELECT step, value FROM read_parquet(?)", [str(path)]).fetchnumpy()
     except duckdb.Error as error:
         raise InputUnreadable(f"cannot read {path}: {error}", hint="spike freeze") from error
@@ -143,11 +146,20 @@ def read_signals(case: Path) -> Signals:
     return Signals(tuple(series), about.sources, about.rewinds, about.damages, about.notes, tuple(superseded))
 
 
+def _connected() -> duckdb.DuckDBPyConnection:
+    """A database in memory that draws no progress bar over the answer."""
+    import duckdb
+
+    db = duckdb.connect()
+    db.execute("SET enable_progress_bar = false")
+    return db
+
+
 def _read_about(path: Path) -> _About:
     import duckdb
 
     try:
-        with duckdb.connect() as db:
+        with _connected() as db:
             text = db.execute(
                 "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = 'spike'", [str(path)]
             ).fetchone()
@@ -173,7 +185,7 @@ def query_signals(case: Path, sql: str, *, max_rows: int = MAX_QUERY_ROWS) -> An
         copy = Path(directory) / "signals.parquet"
         shutil.copyfile(case / SIGNALS_NAME, copy)
         try:
-            with duckdb.connect() as db:
+            with _connected() as db:
                 _lock_down(db, copy, heads)
                 statements = db.extract_statements(sql)
                 if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:

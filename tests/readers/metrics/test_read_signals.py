@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from spike.domain.errors import ExitCode, InputUnreadable
 from spike.domain.signals import Signals
 from spike.readers.metrics import find_metric_files, read_signals
-from spike.readers.metrics.fast_jsonl import read_fast
-from spike.readers.metrics.formats.jsonl import READER as JSONL
 from spike.readers.metrics.numbers import parse_number
 
 
@@ -243,23 +241,6 @@ def test_of_the_trainer_states_inside_checkpoints_the_newest_one_counts(tmp_path
         (directory / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": history}))
         rows(directory / "metrics.jsonl", {"step": 1, "loss": 1.0})
     assert find_metric_files(tmp_path) == (tmp_path / "checkpoint-10" / "trainer_state.json",)
-
-
-def test_the_column_store_and_the_line_reader_agree_and_odd_files_go_to_the_latter(tmp_path: Path) -> None:
-    path = rows(
-        tmp_path / "a.jsonl",
-        *({"step": s, "rank": s % 2, "loss": float("nan") if s == 7 else 3.0 + s} for s in range(50)),
-    )
-    fast, exact = read_fast(path), JSONL.read(path)
-    assert fast is not None
-    for one in exact.columns:
-        other = next(c for c in fast.columns if (c.name, c.rank) == (one.name, one.rank))
-        np.testing.assert_array_equal(other.values, one.values)
-        np.testing.assert_array_equal(other.steps, one.steps)
-    with path.open("a") as stream:
-        stream.write('{"step": 50, "loss": 3.0, "surprise": 1}\n')
-        stream.write('{"step": 51, "lo')
-    assert read_fast(path) is None
 
 
 lines = st.lists(

@@ -114,9 +114,8 @@ class Table:
     _cells: dict[tuple[str, int | None, bool], _Cells] = field(default_factory=dict)
     _noted: set[str] = field(default_factory=set)
     _num_drained: int = 0
-    _epoch: float | None = None
-    _last: int = 0
-    _offset: int = 0
+    _epochs: dict[int | None, tuple[float, int, int]] = field(default_factory=dict)
+    """Rank -> its last epoch, its last step as logged, and what is added to its steps."""
 
     def add(
         self,
@@ -129,7 +128,7 @@ class Table:
     ) -> None:
         """Add one row; a value that is absent is not in `values`, a NaN is."""
         self.num_rows += 1
-        step = self._continued(step, values.get("epoch", values.get("Epoch")))
+        step = self._continued(rank, step, values.get("epoch", values.get("Epoch")))
         for name, value in values.items():
             cells = self._cells.get((name, rank, held_out))
             if cells is None:
@@ -148,16 +147,17 @@ class Table:
         cells.steps.frombytes(steps.tobytes())
         cells.values.frombytes(values.tobytes())
 
-    def _continued(self, step: int, epoch: float | None) -> int:
+    def _continued(self, rank: int | None, step: int, epoch: float | None) -> int:
         """The step, made continuous where a loop counts it anew in every epoch."""
+        last_epoch, last, offset = self._epochs.get(rank, (math.inf, 0, 0))
         if epoch is None or not math.isfinite(epoch) or epoch != int(epoch):
-            return step + self._offset
-        if self._epoch is not None and epoch > self._epoch and step <= self._last:
-            self._offset += self._last + (1 if step == 0 else 0)
-            if self._offset:
+            return step + offset
+        if epoch > last_epoch and step <= last:
+            offset += last + (1 if step == 0 else 0)
+            if offset:
                 self.note("steps-per-epoch", "steps start again in every epoch: they were added up")
-        self._epoch, self._last = epoch, step
-        return step + self._offset
+        self._epochs[rank] = epoch, step, offset
+        return step + offset
 
     def damage(self, line: int, byte_offset: int, reason: str, *, benign: bool = False) -> None:
         """Report something that could not be read; the source is filled in by the caller of the reader."""

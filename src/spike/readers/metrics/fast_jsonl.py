@@ -1,137 +1,229 @@
 """Can a big JSON-lines file be read by a column store? Yes, where it loses nothing; otherwise None.
 
-Exactness check: the number of keys in the file must equal the number of cells read, so that a column which the
-sample missed, a nested object or an odd line sends the file to the line-exact reader instead.
+Every key is followed by one colon. Where a range of lines has as many colons as cells (and colons inside texts) came
+out of it, nothing was lost there. Where it has not, the lines that gave nothing are parsed again one by one, and if
+that does not explain the difference, all lines of the range are.
 """
 
 from __future__ import annotations
 
-import mmap
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spike.readers.metrics.columns import rank_name, step_name
-from spike.readers.metrics.contract import Column, Parsed, shortest_digits
-from spike.readers.metrics.numbers import as_number
+from spike.domain.signals import Damage
+from spike.readers.metrics.arrow_stream import batches
+from spike.readers.metrics.contract import Column, Parsed
+from spike.readers.metrics.json_layout import Layout, layout_of
+from spike.readers.metrics.json_rows import bad_step, parse_object, understood
+from spike.readers.metrics.range_check import count_colons, measure
+from spike.readers.metrics.wide_rows import WideRows
 
-_SAMPLE_LINES = 200
-_SAMPLE_PLACES = 16
+MOST_SUSPICIOUS_SHARE = 0.5
+"""Where more rows than this need the line-exact reader, it reads the file alone."""
+
+_NULL = re.compile(rb'":\s*null\s*[,}]')
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    first: int
+    end: int
+    """Rows [first, end)."""
+    cells: int
+    """Keys accounted for: numbers read, texts and the colons in them."""
+    bad: NDArray[np.int64]
+    """Rows without a step that is one."""
+    is_odd: bool
+    """A text column holds a number."""
+
+
+class _Unclear(Exception):
+    """The file needs the line-exact reader."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A file on its way from batches to columns."""
+
+    layout: Layout
+    rows: WideRows
+    batches: list[_Batch] = field(default_factory=list)
+    held_out: list[NDArray[np.bool_]] = field(default_factory=list)
+    held_rows: dict[int, bool] = field(default_factory=dict)
+    """What the line-exact reader says about a row."""
+    summaries: list[NDArray[np.bool_]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    last_is_torn: bool = False
 
 
 def read_fast(path: Path) -> Parsed | None:
-    """Parse with duckdb. None where the file needs the line-exact reader."""
-    kinds = _sample(path)
-    at, by = step_name(kinds), rank_name(kinds)
-    if at is None or not kinds:
-        return None
-    table = _query(path, kinds)
-    if table is None or not _is_exact(path, table, kinds):
-        return None
-    steps = table[at]
-    if np.ma.is_masked(steps):
-        return None
-    ranks = None if by is None else table[by]
-    if ranks is not None and np.ma.is_masked(ranks):
-        return None
-    groups = None if ranks is None else _ByRank(np.asarray(ranks, dtype=np.int64))
-    counted = np.asarray(steps, dtype=np.int64)
-    columns: list[Column] = []
-    for name, kind in kinds.items():
-        if kind == "DOUBLE" and name not in (at, by):
-            columns.extend(_columns(name, counted, table[name], groups))
-    return Parsed("jsonl", tuple(columns), len(steps))
+    """Parse with duckdb. None where the file needs the line-exact reader.
 
-
-def _sample(path: Path) -> dict[str, str]:
-    """Key -> duckdb type, from lines at the start and at places spread over the file."""
-    import json
-
-    kinds: dict[str, str] = {}
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        for place in range(_SAMPLE_PLACES):
-            stream.seek(size * place // _SAMPLE_PLACES)
-            if place:
-                stream.readline()
-            for _ in range(_SAMPLE_LINES):
-                try:
-                    row = json.loads(stream.readline())
-                except ValueError:
-                    break
-                if not isinstance(row, dict):
-                    return {}
-                for key, value in row.items():
-                    if isinstance(value, dict | list):
-                        return {}
-                    numeric = value is None or as_number(value) is not None
-                    kinds[key] = "DOUBLE" if numeric and kinds.get(key) != "VARCHAR" else "VARCHAR"
-    at, by = step_name(kinds), rank_name(kinds)
-    for name in (at, by):
-        if name is not None:
-            kinds[name] = "BIGINT"
-    return kinds
-
-
-def _query(path: Path, kinds: dict[str, str]) -> dict[str, Any] | None:
+    Raises InputUnreadable where the file holds more values than memory should.
+    """
     import duckdb
 
-    spec = "{" + ", ".join(f"{_quoted(name)}: '{kind}'" for name, kind in kinds.items()) + "}"
+    layout = layout_of(path)
+    if layout is None:
+        return None
+    reading = _Reading(layout, WideRows(list(layout.numbers), layout.capacity))
     try:
-        with duckdb.connect() as connection:
-            result: dict[str, Any] = connection.execute(
-                f"SELECT * FROM read_json({_quoted(str(path))}, format='newline_delimited', columns={spec})"
-            ).fetchnumpy()
-            return result
-    except duckdb.Error:
+        with duckdb.connect() as connection, path.open("rb") as stream:
+            connection.execute("SET enable_progress_bar = false")  # it would be drawn over the answer
+            _read_batches(reading, connection.sql(layout.query(path)))
+            if not _is_clean(reading, stream):
+                _settle(reading, stream)
+        return _parsed(reading)
+    except (_Unclear, ValueError, duckdb.Error):
         return None
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _read_batches(reading: _Reading, relation: Any) -> None:
+    layout = reading.layout
+    for cells in batches(relation):
+        columns = dict(zip(layout.selected, cells, strict=True))
+        first = reading.rows.num_rows
+        bad = reading.rows.extend(
+            columns[layout.step], columns.get(layout.rank or ""), [columns[name] for name in layout.numbers]
+        )
+        count = sum(columns[name].num_present for name in layout.counted)
+        if layout.OTHER in columns:
+            count += int(columns[layout.OTHER].values.sum())
+        is_odd = layout.ODD in columns and bool(columns[layout.ODD].values.any())
+        reading.batches.append(_Batch(first, reading.rows.num_rows, count, bad, is_odd))
+        if layout.HELD_OUT in columns:
+            reading.held_out.append(columns[layout.HELD_OUT].values > 0)
+        if layout.SUMMARY in columns:
+            reading.summaries.append(columns[layout.SUMMARY].values > 0)
 
 
-def _is_exact(path: Path, table: dict[str, Any], kinds: dict[str, str]) -> bool:
-    cells = sum(int(np.ma.count(table[name])) for name in kinds if name in table)
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:
-        keys = nulls = 0
-        for start in range(0, len(view), 1 << 26):
-            block = view[start : start + (1 << 26) + 4]
-            keys += block.count(b'":') - (block[-4:].count(b'":') if len(block) > 1 << 26 else 0)
-            nulls += block.count(b"null")
-    return keys == cells + nulls
+def _is_clean(reading: _Reading, stream: BinaryIO) -> bool:
+    """Whether every key of the file came out, and every row has its step."""
+    if any(batch.bad.size or batch.is_odd for batch in reading.batches):
+        return False
+    return count_colons(stream) == sum(batch.cells for batch in reading.batches)
 
 
-class _ByRank:
-    """Rows grouped by rank, sorted once for all columns."""
+def _settle(reading: _Reading, stream: BinaryIO) -> None:
+    """Read again what did not come out, line by line."""
+    ranges = measure(stream, [0, *(batch.end for batch in reading.batches)])
+    if ranges.num_lines != reading.rows.num_rows:
+        # More rows than lines: the writer went on while the file was read.
+        if ranges.has_blank_lines or ranges.num_lines > reading.rows.num_rows:
+            raise _Unclear
+        reading.rows.keep(ranges.num_lines)
+    reading.last_is_torn = ranges.is_torn
+    again = 0
+    for number, batch in enumerate(reading.batches):
+        batch = _cut(batch, ranges.num_lines)
+        start, end = ranges.offsets[number], ranges.offsets[number + 1]
+        if batch.first == batch.end:
+            continue
+        is_whole = ranges.colons[number] == batch.cells and not batch.is_odd
+        if is_whole and not batch.bad.size:
+            _assert_aligned(reading, batch, stream, start)
+            continue
+        stream.seek(start)
+        lines = stream.read(end - start).split(b"\n")
+        lines = lines[: batch.end - batch.first]
+        if len(lines) != batch.end - batch.first:
+            raise _Unclear
+        chosen = batch.bad.tolist() if _is_explained(batch, lines, ranges.colons[number]) else None
+        again += len(chosen) if chosen is not None else len(lines)
+        if again > MOST_SUSPICIOUS_SHARE * ranges.num_lines:
+            raise _Unclear
+        _read_lines(reading, batch.first, start, lines, chosen)
 
-    def __init__(self, ranks: NDArray[np.int64]) -> None:
-        self._order = np.argsort(ranks, kind="stable")
-        found, starts = np.unique(ranks[self._order], return_index=True)
-        self._groups = list(zip(found.tolist(), np.split(self._order, starts[1:]), strict=True))
 
-    def columns(
-        self, name: str, steps: NDArray[np.int64], data: NDArray[np.float64], present: NDArray[np.bool_], digits: int
-    ) -> list[Column]:
-        """One column a rank, in file order."""
-        every = bool(present.all())
-        made: list[Column] = []
-        for rank, rows in self._groups:
-            kept = rows if every else rows[present[rows]]
-            if kept.size:
-                made.append(Column(name, steps[kept], data[kept], int(rank), digits))
-        return made
+def _cut(batch: _Batch, num_lines: int) -> _Batch:
+    if batch.end <= num_lines:
+        return batch
+    end = max(batch.first, num_lines)
+    return _Batch(min(batch.first, num_lines), end, batch.cells, batch.bad[batch.bad < num_lines], True)
 
 
-def _columns(name: str, steps: NDArray[np.int64], values: Any, groups: _ByRank | None) -> list[Column]:
-    present = ~np.ma.getmaskarray(values)
-    if not present.any():
-        return []
-    data = np.asarray(np.ma.getdata(values), dtype=np.float64)
-    sample = data[present][:: max(1, len(data) // 2000)]
-    digits = shortest_digits(sample.tolist())
-    if groups is None:
-        return [Column(name, steps[present], data[present], None, digits)]
-    return groups.columns(name, steps, data, present, digits)
+def _assert_aligned(reading: _Reading, batch: _Batch, stream: BinaryIO, start: int) -> None:
+    """The first row of the range stands on its first line."""
+    stream.seek(start)
+    row = parse_object(stream.readline())
+    found = None if row is None else understood(row)
+    if found is not None and found.step != reading.rows.step_of(batch.first):
+        raise _Unclear
+
+
+def _is_explained(batch: _Batch, lines: list[bytes], colons: int) -> bool:
+    """Whether the lines that gave nothing are all that is missing from this range."""
+    if batch.is_odd:
+        return False
+    bad = [lines[row - batch.first] for row in batch.bad.tolist()]
+    if any(parse_object(line) is not None for line in bad):
+        return False
+    missing: int = colons - batch.cells - sum(line.count(b":") for line in bad)
+    if missing:
+        skipped = set(batch.bad.tolist())
+        missing -= sum(len(_NULL.findall(line)) for row, line in enumerate(lines, batch.first) if row not in skipped)
+    return missing == 0
+
+
+def _read_lines(reading: _Reading, first_row: int, start: int, lines: list[bytes], chosen: list[int] | None) -> None:
+    wanted = None if chosen is None else set(chosen)
+    at = start
+    for row, line in enumerate(lines, first_row):
+        if wanted is None or row in wanted:
+            _read_line(reading, row, at, line)
+        at += len(line) + 1
+
+
+def _read_line(reading: _Reading, row: int, offset: int, line: bytes) -> None:
+    value = parse_object(line)
+    found = None if value is None else understood(value)
+    if found is not None and not found.bad_step:
+        if found.step is None or (found.held_out and not reading.held_out):
+            raise _Unclear
+        reading.held_rows[row] = found.held_out
+        reading.rows.set_row(row, found.step, found.rank, found.values)
+        return
+    reading.dropped.append(row)
+    if found is not None:
+        reading.damages.append(Damage("", row + 1, offset, bad_step(found), False))
+    elif value is None:
+        is_torn = reading.last_is_torn and row == reading.rows.num_rows - 1
+        reading.damages.append(Damage("", row + 1, offset, why_no_object(line, is_torn=is_torn), is_torn))
+
+
+def why_no_object(line: bytes, *, is_torn: bool) -> str:
+    """The sentence about a line that is no JSON object."""
+    if b"\0" in line:
+        return "a block of NUL bytes, as a crash leaves it"
+    if is_torn:
+        return "the last line is not finished yet"
+    return "not a JSON object: " + line[:60].decode("utf-8", errors="replace")
+
+
+def _parsed(reading: _Reading) -> Parsed:
+    rows, count = reading.rows, reading.rows.num_rows
+    dropped: NDArray[np.bool_] | None = None
+    if reading.summaries or reading.dropped:
+        dropped = np.concatenate(reading.summaries)[:count] if reading.summaries else np.zeros(count, bool)
+        dropped[reading.dropped] = True
+    epoch = next((name for name in ("epoch", "Epoch") if name in rows.names), None)
+    if epoch is not None and rows.starts_again_in(epoch):
+        raise _Unclear
+    columns: list[Column] = []
+    held = np.concatenate(reading.held_out)[:count] if reading.held_out else np.zeros(0, bool)
+    if held.size:
+        held[list(reading.held_rows)] = list(reading.held_rows.values())
+    if held.any():
+        columns = [*rows.columns(held if dropped is None else held | dropped, keep=True)]
+        train = ~held
+        columns += rows.columns(train if dropped is None else train | dropped, held_out=True)
+    else:
+        columns = [*rows.columns(dropped)]
+    num_dropped = 0 if dropped is None else int(dropped.sum())
+    return Parsed("jsonl", tuple(columns), count - num_dropped, tuple(reading.damages))

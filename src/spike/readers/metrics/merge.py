@@ -92,8 +92,11 @@ def _num_rows(pieces: list[_Piece]) -> int:
 
 def _chain(name: str, rank: int | None, pieces: list[_Piece]) -> tuple[Series, Timeline, list[tuple[int, str]]]:
     """One series out of consecutive files; `origin` lists (first row, source) to locate rewinds."""
-    steps = np.concatenate([p.column.steps for p in pieces])
-    values = np.concatenate([p.column.values for p in pieces])
+    if len(pieces) == 1:
+        steps, values = pieces[0].column.steps, pieces[0].column.values  # not copied: a big file is a view
+    else:
+        steps = np.concatenate([p.column.steps for p in pieces])
+        values = np.concatenate([p.column.values for p in pieces])
     starts = np.cumsum([0, *(p.column.steps.size for p in pieces[:-1])]).tolist()
     origin = [(int(start), p.file.source) for start, p in zip(starts, pieces, strict=True)]
     line = settle(steps, values)

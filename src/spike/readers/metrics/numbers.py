@@ -34,6 +34,8 @@ def parse_number(text: str) -> float | None:
 
 def as_number(value: object) -> float | None:
     """A parsed JSON value as a number: numbers, booleans and numeric strings; None for anything else."""
+    if type(value) is float:
+        return value
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, int | float):
@@ -48,6 +50,8 @@ def as_number(value: object) -> float | None:
 
 def as_step(value: object) -> int | None:
     """A parsed value as a step number, or None where it is none (negative, fractional, not finite)."""
+    if type(value) is int and 0 <= value <= 2**53:
+        return value
     number = as_number(value)
     if number is None or number != number or number < 0 or number > 2**53 or number != int(number):
         return None

@@ -65,6 +65,8 @@ def read_file(path: Path, chosen: Mapping[str, str]) -> Parsed | str:
         return counted_by(reader.read(path), chosen)
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
+    except InputUnreadable as error:
+        return f"{error.message}; {error.hint}"
 
 
 def rank_in_name(path: Path) -> int | None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from spike.readers.metrics.contract import Parsed, Table
-from spike.readers.metrics.formats.jsonl import add_row
+from spike.readers.metrics.json_rows import add_row
 
 
 class TrainerState:

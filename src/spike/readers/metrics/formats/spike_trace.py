@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spike.readers.metrics.contract import Parsed, Session, Table
-from spike.readers.metrics.formats.jsonl import parse_object
+from spike.readers.metrics.json_rows import parse_object
 from spike.readers.metrics.line_session import LineSession
 from spike.readers.metrics.numbers import as_number, as_step
 from spike.readers.metrics.pieces import read_through

@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 from spike.readers.metrics.contract import Parsed, Session, Table
-from spike.readers.metrics.formats.jsonl import add_row
+from spike.readers.metrics.json_rows import add_row
 from spike.readers.metrics.pieces import read_through
 from spike.readers.metrics.wire import BYTES, fields
 
