@@ -133,7 +133,7 @@ def scene_of_case(
     except InputUnreadable as error:
         signals = NotMeasured(error.message)
     incident = facts.incident
-    present = _present(run, incident.onset_step if incident is not None else None)
+    present, unseen = _present(run, incident.onset_step if incident is not None else None)
     return Scene(
         run=run,
         case=case,
@@ -145,7 +145,7 @@ def scene_of_case(
         suspect=suspect,
         others=tuple(c for c in present if c.path not in originals.values()),
         present=_on_disk(present),
-        not_used=facts.not_pinned,
+        not_used=(*facts.not_pinned, *unseen),
         originals=originals,
         traces=traces,
         on_bytes=on_bytes or (lambda _count: None),
@@ -210,11 +210,12 @@ def _of_its_kind(whole: list[Checkpoint]) -> list[Checkpoint]:
     return [c for c in whole[1:] if c.layout == whole[0].layout] or whole[1:]
 
 
-def _present(run: Run, near: int | None) -> tuple[Checkpoint, ...]:
-    """Checkpoints that the run has now; none where it is gone, or its store does not answer."""
+def _present(run: Run, near: int | None) -> tuple[tuple[Checkpoint, ...], tuple[tuple[str, str], ...]]:
+    """Checkpoints that the run has now, none where it is gone; and why a store shows none."""
     if not Path(run.directory).is_dir() and not is_url(run.checkpoints):
-        return ()
-    return _found(run, near)[0]
+        return (), ()
+    found, why = _found(run, near)
+    return found, () if found else why
 
 
 def _on_disk(checkpoints: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
