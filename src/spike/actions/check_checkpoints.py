@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
+from spike.actions.check_inventory import Rows, inventory
 from spike.actions.check_scene import Scene
 from spike.actions.compare_checkpoints import Compared, compare
 from spike.domain.checkpoint import Checkpoint, Integrity, Role, TensorFacts
@@ -37,16 +38,14 @@ MAX_GENERATIONS = 40
 MAX_FILE_GENERATIONS = 6
 """... and whose files are compared one by one."""
 
-Rows = tuple[tuple[str, ...], ...]
-
 
 def checkpoint_facts(scene: Scene) -> tuple[tuple[Fact, ...], tuple[tuple[str, Rows], ...]]:
-    """The `checkpoint.*` facts, and a table of all checkpoints and of the largest changes."""
+    """The `checkpoint.*` facts, and tables: all checkpoints, what happens to them next, the largest changes."""
     if scene.last_good is None:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in scene.not_used[:3])
         text = f"there is no whole, finite checkpoint before the onset{f' ({reasons})' if reasons else ''}"
         names = ("integrity", "finite", "training", "bit-flip", "generation", "tensors")
-        return tuple(Fact(f"checkpoint.{n}", NOT_MEASURED, text) for n in names), (_inventory(scene),)
+        return tuple(Fact(f"checkpoint.{n}", NOT_MEASURED, text) for n in names), inventory(scene)
     before = scene.predecessor()
     history = compare(scene, before, scene.last_good) if before is not None else None
     onward = compare(scene, scene.last_good, scene.suspect[0]) if scene.suspect else None
@@ -58,7 +57,7 @@ def checkpoint_facts(scene: Scene) -> tuple[tuple[Fact, ...], tuple[tuple[str, R
         _generation(scene, scene.last_good, history),
         _tensors(scene, scene.last_good, history),
     )
-    tables = [_inventory(scene)]
+    tables = list(inventory(scene))
     tables += [_changes(scene, compared) for compared in (history, onward) if compared is not None]
     return facts, tuple(tables)
 
@@ -317,31 +316,6 @@ def _decayed(scene: Scene, compared: Compared) -> tuple[tuple[TensorFacts, float
 
 
 # -- tables -----------------------------------------------------------------------------------------------------
-
-
-def _inventory(scene: Scene) -> tuple[str, Rows]:
-    roles = [
-        *((c, "suspect") for c in scene.suspect),
-        *(((scene.last_good, "last good"),) if scene.last_good else ()),
-        *((c, "earlier") for c in scene.earlier),
-        *((c, "other") for c in scene.others),
-    ]
-    roles.sort(key=lambda pair: (-_step(pair[0]), pair[0].path))
-    rows: list[tuple[str, ...]] = [("step", "role", "layout", "verdict", "missing", "path", "note")]
-    for checkpoint, role in roles:
-        rows.append(
-            (
-                str(checkpoint.step) if isinstance(checkpoint.step, int) else "?",
-                role,
-                checkpoint.layout,
-                checkpoint.integrity.value,
-                ", ".join(checkpoint.missing) or "nothing",
-                scene.original(checkpoint),
-                checkpoint.reason,
-            )
-        )
-    rows += [("?", "rejected", "", "", "", path, reason) for path, reason in scene.not_used]
-    return "checkpoints", tuple(rows)
 
 
 def _changes(scene: Scene, compared: Compared) -> tuple[str, Rows]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ QUESTIONS: dict[str, str] = {
     "config.changed": "was the configuration changed",
     "environment.changed": "was the environment changed",
 }
-MAX_ROWS = 12
+MAX_ROWS = 24
 """Rows of a table shown on the terminal; --json has all of them."""
 
 
@@ -89,9 +90,10 @@ def _show(report: CheckReport, case: Case | None) -> None:
         mark = "WRONG" if WRONG.get(fact.name) == fact.value else "?" if fact.value == NOT_MEASURED else ""
         question = QUESTIONS.get(fact.name, fact.name)
         answer(f"{mark:<6} {question:<35} {fact.value:<13} {visible(fact.statement)}{_where(fact)}")
+    width = shutil.get_terminal_size((120, 40)).columns - 2
     for title, rows in report.tables:
         answer(f"\n{title}")
-        for line in _aligned(rows[: MAX_ROWS + 1]):
+        for line in _aligned(rows[: MAX_ROWS + 1], width):
             answer(f"  {line}")
         if len(rows) > MAX_ROWS + 1:
             answer(f"  and {len(rows) - MAX_ROWS - 1} more; --json lists them all")
@@ -117,15 +119,32 @@ def _where(fact: Fact) -> str:
     return f"  [{shown}]" if shown else ""
 
 
-def _aligned(rows: tuple[tuple[str, ...], ...]) -> list[str]:
+def _aligned(rows: tuple[tuple[str, ...], ...], width: int) -> list[str]:
+    """The columns that fit side by side; what else a row says, named and wrapped, below it."""
     from spike.report.text import visible
 
     if not rows:
         return []
     columns = max(len(row) for row in rows)
     cells = [[visible(cell) for cell in row] + [""] * (columns - len(row)) for row in rows]
-    widths = [min(48, max(len(row[column]) for row in cells)) for column in range(columns)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    widths = [max(len(row[column]) for row in cells) for column in range(columns)]
+    beside = columns
+    while beside > 2 and sum(widths[:beside]) + 2 * (beside - 1) > width:
+        beside -= 1
+    lines = []
+    for place, row in enumerate(cells):
+        pairs = zip(row[:beside], widths[:beside], strict=True)
+        lines.append("  ".join(cell.ljust(column) for cell, column in pairs).rstrip())
+        lines += _below(cells[0], row, beside, width) if place else []
+    return lines
+
+
+def _below(names: list[str], row: list[str], beside: int, width: int) -> list[str]:
+    import textwrap
+
+    said = "; ".join(f"{name}: {cell}" for name, cell in zip(names[beside:], row[beside:], strict=True) if cell)
+    indent = " " * 6
+    return textwrap.wrap(said, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _next(wrong: tuple[Fact, ...], case: Case | None) -> str:

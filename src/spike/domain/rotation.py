@@ -74,8 +74,8 @@ def inferred_keep(numbers: Sequence[int], first: int | None = None) -> int | Non
     if first is not None:
         regular = ordered == list(range(ordered[0], ordered[0] + len(ordered))) if ordered else False
         return len(ordered) if regular and ordered[0] > first else None
-    if len(ordered) < 2:
-        return None
+    if len(ordered) < 3:
+        return None  # two have an interval, and nothing to confirm it
     interval = ordered[1] - ordered[0]
     regular = all(b - a == interval for a, b in pairwise(ordered))
     return len(ordered) if regular and ordered[0] > interval and ordered[0] % interval == 0 else None

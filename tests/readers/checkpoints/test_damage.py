@@ -128,7 +128,7 @@ def cells():
         "dcp-safetensors": {
             "torn": [("shard-00001-model-00001-of-00001.safetensors", TORN, "shard-00001")],
             "shard": [
-                ("shard-00001-model-00001-of-00001.safetensors", TORN, "tile|cover|hole"),
+                ("shard-00001-model-00001-of-00001.safetensors", TORN, "the shards hold 64 of 128 elements"),
                 (
                     "shard-00002-model-00001-of-00001.safetensors",
                     UNVERIFIABLE,

@@ -50,6 +50,7 @@ def test_as_many_go_as_are_too_many_and_no_protected_one(ages, keep, data):
         ([], 0, None),
         ([300, 400, 500], None, 3),
         ([100, 200], None, None),
+        ([300, 400], None, None),
         ([250, 350], None, None),
         ([300, 400, 700], None, None),
         ([300], None, None),

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from spike.domain.checkpoint import Checkpoint, Integrity
+from spike.domain.checkpoint import Checkpoint
 from spike.readers.checkpoints._dcp import slice_mismatches
 from spike.readers.checkpoints._describe import describe, files_below, foreign_note
 from spike.readers.checkpoints._generation import check_generation
 from spike.readers.checkpoints._parts import Parts
 from spike.readers.checkpoints._times import written_apart
-from spike.readers.checkpoints.contract import Checked, Damaged, LazyTensor
+from spike.readers.checkpoints.contract import Checked, LazyTensor
 
 
 class DirectoryReader:
@@ -73,5 +73,5 @@ class DirectoryReader:
         apart = (
             "" if self.has_marker else written_apart(file for file in map(path.joinpath, parts.used) if file.is_file())
         )
-        parts.damages += [Damaged(apart, Integrity.UNVERIFIABLE)] if apart else []
+        parts.doubts += [apart] if apart else []
         return parts

@@ -26,10 +26,10 @@ _DIGITS = re.compile(r"\d+")
 def check_generation(parts: Parts, *, lockstep: bool = False) -> None:
     """Remember damage where the files contradict each other. `lockstep`: every file's optimizer takes every step."""
     for kind in _peers(parts.steps):
-        _compare(parts, kind, "says step", Integrity.CORRUPT)
+        _compare(parts, kind, "says step", is_proof=True)
     counters = dict(_counters(parts.contents.tensors))
     for kind in _peers(counters):
-        _compare(parts, kind, "counts", Integrity.CORRUPT if lockstep else Integrity.UNVERIFIABLE)
+        _compare(parts, kind, "counts", is_proof=lockstep)
 
 
 def _peers(said: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -40,7 +40,7 @@ def _peers(said: dict[str, int]) -> Iterator[dict[str, int]]:
     yield from kinds.values()
 
 
-def _compare(parts: Parts, said: dict[str, int], verb: str, integrity: Integrity) -> None:
+def _compare(parts: Parts, said: dict[str, int], verb: str, *, is_proof: bool) -> None:
     if len(set(said.values())) < 2:
         return
     by_step: dict[int, list[str]] = defaultdict(list)
@@ -48,9 +48,10 @@ def _compare(parts: Parts, said: dict[str, int], verb: str, integrity: Integrity
         by_step[step].append(name)
     rarest, *_, usual = sorted(by_step, key=lambda step: len(by_step[step]))
     text = f"{by_step[rarest][0]}: mixed generations: it {verb} {rarest}, {by_step[usual][0]} {verb} {usual}"
-    if integrity is Integrity.UNVERIFIABLE:
-        text += " updates (or its parameters began to train at another step)"
-    parts.damages.append(Damaged(text, integrity))
+    if is_proof:
+        parts.damages.append(Damaged(text, Integrity.CORRUPT))
+    else:
+        parts.doubts.append(f"{text} updates (or its parameters began to train at another step)")
 
 
 def _counters(tensors: list[LazyTensor]) -> Iterator[tuple[str, int]]:

@@ -22,7 +22,7 @@ from spike.readers.checkpoints._zip import Archive, mismatches
 from spike.readers.checkpoints.contract import Checked, Damaged, LazyTensor
 
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
-NO_CHECKSUM = "safetensors has no checksum and no step: whole in structure, its content and its save cannot be verified"
+NO_CHECKSUM = "safetensors has no checksum and no step: its content and its save cannot be verified"
 SHARDING_KEY = "DCP_SHARDING_INFO"
 """Where torch's own safetensors writer keeps the offset of each shard (torch/distributed/checkpoint/hf_storage.py)."""
 MAX_REASONS = 3
@@ -44,6 +44,8 @@ class Parts:
     root: Path
     contents: Contents = field(default_factory=Contents)
     damages: list[Damaged] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    """Why it cannot be called complete though everything in it was read and nothing is proven wrong."""
     notes: list[str] = field(default_factory=list)
     foreign: set[str] = field(default_factory=set)
     archives: list[tuple[str, Archive]] = field(default_factory=list)
@@ -59,7 +61,8 @@ class Parts:
     def damage(self) -> Damaged | None:
         """The worst damage, what is certainly broken before what merely cannot be verified, with the next two."""
         order = [Integrity.CORRUPT, Integrity.OVERWRITTEN, Integrity.TORN, Integrity.UNVERIFIABLE]
-        worst = sorted(self.damages, key=lambda damage: order.index(damage.integrity))
+        doubts = [Damaged(doubt, Integrity.UNVERIFIABLE) for doubt in self.doubts]
+        worst = sorted((*self.damages, *doubts), key=lambda damage: order.index(damage.integrity))
         messages = list(dict.fromkeys(damage.message for damage in worst))
         more = f"; and {len(messages) - MAX_REASONS} more" if len(messages) > MAX_REASONS else ""
         return Damaged("; ".join(messages[:MAX_REASONS]) + more, worst[0].integrity) if worst else None
@@ -109,7 +112,7 @@ class Parts:
         """
         if self.shards:
             why = "saved in shards that do not tell how many ranks wrote them: those of the last ranks may be missing"
-            self.damages.append(Damaged(why, Integrity.UNVERIFIABLE))
+            self.doubts.append(why)
         for name, pieces in self.shards.items():
             first = pieces[0][1]
             boxes = [(offsets, entry.shape, entry.data) for offsets, entry, _ in pieces]
