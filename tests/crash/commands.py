@@ -116,7 +116,7 @@ CHEAP = (
 )
 TRAINING = (
     Written("replay", ("replay", "--json"), ("freeze",), _replayed, trains=True),
-    Written("branch", ("branch", "skip-batch", "--json"), ("freeze", "replay"), _outcome, trains=True),
+    Written("branch", ("branch", "control-batch", "--json"), ("freeze", "replay"), _outcome, trains=True),
     Written("bisect", ("bisect", "--json"), ("freeze", "replay"), _concluded, trains=True),
     Written("gate", ("gate", "--json"), ("freeze", "replay", "bisect"), _gated, code=1, trains=True),
 )

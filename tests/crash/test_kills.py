@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +21,8 @@ from spike.cli.app import app
 from spike.domain.manifest import EntryKind, decode_path
 from spike.domain.verification import Integrity, Verification
 from tests.actions import tiny_run
-from tests.casefile.test_signing import write_keys
 from tests.crash.commands import CHEAP, OWN_DIRECTORY, READ_ONLY, TRAINING, Written, parsed
-from tests.crash.world import Driver, World, describe, state_of, write_run
+from tests.crash.world import Driver, World, state_of
 
 KILLS = int(os.environ.get("SPIKE_KILLS", "200"))
 """Of the long test, over all commands that do not train."""
@@ -35,43 +31,6 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux"),
 ]
-
-
-def place_in_memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kill is no power cut: what the kernel has is safe, and thousands of fsyncs would only take time."""
-    shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK) or shutil.disk_usage(shared).free < 1 << 30:
-        return tmp_path_factory.mktemp("crash")
-    return Path(tempfile.mkdtemp(prefix="spike-crash-", dir=shared))
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    place = place_in_memory(tmp_path_factory)
-    yield place
-    shutil.rmtree(place, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def driver(place: Path) -> Iterator[Driver]:
-    driver = Driver(place / "scratch")
-    yield driver
-    driver.close()
-
-
-@pytest.fixture(scope="module")
-def worlds(place: Path, driver: Driver) -> dict[str, World]:
-    """A run with checkpoints, one with logs alone, and one without a description."""
-    private, _public = write_keys(place)
-    made = {}
-    for name, steps in (("whole", (100, 150, 200, 250)), ("logs", ()), ("bare", (100, 200))):
-        world = World(place / name, driver, private)
-        write_run(world.run, steps)
-        if name != "bare":
-            describe(world.run)
-            world.note_run()
-        made[name] = world
-    return made
 
 
 def world_of(worlds: dict[str, World], way: Written) -> World:

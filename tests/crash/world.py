@@ -70,11 +70,13 @@ class World:
     def cases(self) -> Path:
         return self.place / "run.spike"
 
-    def spike(self, *words: str, mode: str = "none", amount: float = 0, group: bool = False) -> dict[str, Any]:
-        """Type `spike WORDS` in the run."""
+    def spike(
+        self, *words: str, mode: str = "none", amount: float = 0, group: bool = False, below: Path | None = None
+    ) -> dict[str, Any]:
+        """Type `spike WORDS` in the run; `below` is where a disk is full, by default where the cases are."""
         filled = [word.replace("{key}", str(self.key)) for word in words]
         request = {"words": filled, "cwd": str(self.run), "mode": mode, "amount": amount, "group": group}
-        return self.driver.ask({**request, "below": str(self.cases)})
+        return self.driver.ask({**request, "below": str(below or self.cases)})
 
     def note_run(self) -> None:
         """From now on the run must stay as it is."""

@@ -93,7 +93,13 @@ def standing(case: Case | None, pages: Sequence[Page]) -> Stand:
     named = {artefact for page in pages for artefact in (*page.needs, *page.produces)}
     present = {artefact for artefact in named if (case.path / artefact).exists()}
     history = [Ran(first_word(entry.command), entry.exit_code) for entry in case.journal()]
-    return stand(pages, present, history)
+    return stand(pages, present - _left_unrecorded(pages, {ran.command for ran in history}), history)
+
+
+def _left_unrecorded(pages: Sequence[Page], recorded: set[str]) -> set[str]:
+    """Artefacts of a step that neither it nor any later one has recorded: it was killed before it could."""
+    unfinished = [p for p in pages if not any(q.id in recorded and q.number >= p.number for q in pages)]
+    return {artefact for page in unfinished for artefact in page.produces}
 
 
 def command_of(page: Page | None, run: Run, case: Case | None) -> str:

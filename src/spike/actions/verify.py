@@ -12,7 +12,7 @@ from pathlib import Path
 from spike.casefile.case import FACTS_NAME, open_case
 from spike.casefile.hashing import hash_file, hash_tree
 from spike.casefile.journal import HEAD_NAME, JOURNAL_NAME, TORN_NAME, read_journal, verify_chain
-from spike.casefile.lock import LOCK_NAME, read_holder
+from spike.casefile.lock import LOCK_NAME, differed_before, read_holder
 from spike.casefile.manifest import EVIDENCE, MANIFEST_NAME, look_again, read_manifest
 from spike.casefile.signing import check_signature, signed_key_ids
 from spike.casefile.tree import walk
@@ -152,7 +152,7 @@ def _excuse_interrupted(
             unfinished.append(f"{change.statement}; {entry.summary}")
         elif change.path == FACTS_NAME and _is_previous(case, change.path, entries):
             unfinished.append(f"{FACTS_NAME} was about to be replaced when a command was interrupted")
-        elif holder and change.kind is ChangeKind.CHANGED and change.path != FACTS_NAME:
+        elif holder and change.kind is ChangeKind.CHANGED and change.path not in (FACTS_NAME, *differed_before(holder)):
             unfinished.append(f"{change.statement}; `spike {holder.get('command')}` was at work on it")
         else:
             kept.append(change)

@@ -6,6 +6,7 @@ a crash at any point leaves a case that opens and a command that can be typed ag
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ import yaml
 from spike.casefile import journal
 from spike.casefile.atomic import fsync_directory, inside, write_atomic, writing
 from spike.casefile.codec import dumps, from_payload, to_payload
-from spike.casefile.lock import case_lock
+from spike.casefile.lock import case_lock, differed_before
 from spike.domain.case import CaseFacts
 from spike.domain.errors import ExitCode, InputUnreadable, SpikeError
 from spike.domain.journal import INTERRUPTED, Artefact, JournalEntry
@@ -32,6 +33,8 @@ from spike.domain.run import Run
 FACTS_NAME = "case.yaml"
 FACTS_SCHEMA = "spike.case/1"
 _CHUNK_BYTES = 1 << 20
+_REWRITTEN_BYTES = 16 << 20
+"""Tables and reports are smaller; traces and batches are larger, and no command writes those a second time."""
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 _WRITTEN_TO = ("", "evidence", "figures", "trials/*")
 """Directories whose files are this case's own; below the others lies what was copied, under any name at all."""
@@ -104,28 +107,44 @@ class Case:
     @contextmanager
     def lock(self, command: str) -> Iterator[None]:
         """Keep other commands out for as long as this one runs; `SpikeError` names the holder."""
-        with case_lock(self.path, command) as before:
+        with case_lock(self.path, command, remember=self._remember_interrupted, differing=self._differing):
             _clear_temporary(self.path)
-            if before:
-                self._remember_interrupted(before)
             yield
 
     def _remember_interrupted(self, holder: dict[str, str]) -> None:
         """Record what a killed command wrote and did not record, before its note in the lock is gone.
 
-        That is no record of what the files should be: they stay unfinished until a command records them.
+        That is no record of what the files should be: they stay unfinished until a command records them. What differed
+        before that command came is not its work, and stays a finding.
         """
-        newest = {a.path: a.sha256 for entry in self.journal() for a in entry.artefacts}
-        found = [a for path in newest for a in self._as_it_is(path)]
-        differing = tuple(a for a in found if a.sha256 != newest[a.path])
-        if differing:
+        not_its_own = differed_before(holder)
+        left = tuple(a for a in self._not_recorded() if a.path not in not_its_own)
+        if left:
             command, operator = holder.get("command", "?"), holder.get("operator", "?")
             text = f"`spike {command}` of {operator} was interrupted before it recorded what it had written"
-            journal.append(self.path, INTERRUPTED, redact(text), int(ExitCode.INCONCLUSIVE), differing)
+            journal.append(self.path, INTERRUPTED, redact(text), int(ExitCode.INCONCLUSIVE), left)
+
+    def _differing(self) -> frozenset[str]:
+        return frozenset(artefact.path for artefact in self._not_recorded())
+
+    def _not_recorded(self) -> tuple[Artefact, ...]:
+        """Files of the size that commands rewrite, as they are now, that no line of the journal explains."""
+        try:
+            entries = journal.read_journal(self.path)
+        except SpikeError:  # damaged: verify says so
+            return ()
+        known: dict[str, dict[bool, str]] = {}
+        for entry in entries:
+            for artefact in entry.artefacts:
+                known.setdefault(artefact.path, {})[entry.command == INTERRUPTED] = artefact.sha256
+        found = [a for path in known for a in self._as_it_is(path)]
+        return tuple(a for a in found if a.sha256 not in known[a.path].values())
 
     def _as_it_is(self, relative: str) -> list[Artefact]:
         try:
-            return self._artefacts(relative)
+            path = inside(self.path, relative)
+            is_small = path.is_file() and not path.is_symlink() and path.stat().st_size <= _REWRITTEN_BYTES
+            return [Artefact(relative, _sha256(path))] if is_small else []
         except (ValueError, OSError):  # gone, or not a path of this case: verify says so
             return []
 
@@ -169,7 +188,13 @@ def create_case(cases: Path, facts: CaseFacts) -> Case:
     write_atomic(draft / FACTS_NAME, _facts_bytes(facts))
     Case(draft, facts).record("case", f"case {facts.id} opened", 0, (FACTS_NAME,))
     with writing(path):
-        draft.rename(path)
+        try:
+            draft.rename(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(draft, ignore_errors=True)
+            raise SpikeError(f"case {path} exists already", hint=f"spike status --case {path}") from error
         fsync_directory(cases)
     return Case(path, facts)
 

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,8 @@ from spike.casefile.atomic import write_all, writing
 from spike.domain.errors import SpikeError
 
 LOCK_NAME = ".lock"
+DIFFERED = "differed before"
+"""Key of the note: files that were not as the journal has them when the holder came, one a line."""
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _LOOK_AGAIN_S = 0.05
 
@@ -47,6 +49,11 @@ def read_holder(case: Path) -> dict[str, str]:
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
+def differed_before(holder: dict[str, str]) -> frozenset[str]:
+    """Files that are not the holder's work, though they are not as the journal has them."""
+    return frozenset(holder.get(DIFFERED, "").split("\n")) - {""}
+
+
 def interrupted(case: Path) -> dict[str, str]:
     """The holder of a lock that was never given back, where that process is gone; else empty."""
     holder = read_holder(case)
@@ -58,18 +65,26 @@ class CaseInUse(SpikeError):
 
 
 @contextmanager
-def case_lock(case: Path, command: str, *, wait_s: float = 0.0) -> Iterator[dict[str, str]]:
+def case_lock(
+    case: Path,
+    command: str,
+    *,
+    wait_s: float = 0.0,
+    remember: Callable[[dict[str, str]], None] = lambda _holder: None,
+    differing: Callable[[], frozenset[str]] = frozenset,
+) -> Iterator[None]:
     """Hold the case for `command`. Re-entrant within a process; a dead process's lock is taken over.
 
-    Yields what that process had noted about itself (`read_holder`): its command was interrupted. Raises
-    `CaseInUse` naming command, operator, pid, host and since when, if somebody else holds it and still does after
-    `wait_s`.
+    `remember` gets the note of an interrupted holder before it is overwritten. `differing` names files that are not
+    as the journal has them: those before the command are noted, for nobody shall take them for its work; where it
+    fails (a full disk) and leaves more of them, its note stays as that of a killed one does. Raises `CaseInUse`
+    naming command, operator, pid, host and since when, if somebody else holds it and still does after `wait_s`.
     """
     key = str(case.resolve())
     if _depth.get(key, 0):
         _depth[key] += 1
         try:
-            yield {}
+            yield
         finally:
             _depth[key] -= 1
         return
@@ -77,18 +92,30 @@ def case_lock(case: Path, command: str, *, wait_s: float = 0.0) -> Iterator[dict
         handle = os.open(case / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         _acquire(handle, case, time.monotonic() + wait_s)
-        interrupted_one = read_holder(case)
+        before = read_holder(case)
+        if before:
+            remember(before)
+        already = differing()
         with writing(case / LOCK_NAME):
-            _write_holder(handle, command)
+            _write_holder(handle, command, already)
         _depth[key] = 1
         try:
-            yield interrupted_one
+            yield
+        except BaseException:
+            if differing() <= already:
+                _let_go(handle)
+            raise
+        else:
+            _let_go(handle)
         finally:
             del _depth[key]
-            with suppress(OSError):
-                os.ftruncate(handle, 0)
     finally:
         os.close(handle)
+
+
+def _let_go(handle: int) -> None:
+    with suppress(OSError):
+        os.ftruncate(handle, 0)
 
 
 def _acquire(handle: int, case: Path, deadline: float) -> None:
@@ -129,13 +156,14 @@ def _held(case: Path) -> CaseInUse:
     )
 
 
-def _write_holder(handle: int, command: str) -> None:
+def _write_holder(handle: int, command: str, differed: frozenset[str]) -> None:
     note = {
         "command": command,
         "operator": operator_name(),
         "pid": str(os.getpid()),
         "host": socket.gethostname(),
         "since": utc_now(),
+        **({DIFFERED: "\n".join(sorted(differed))} if differed else {}),
     }
     os.ftruncate(handle, 0)
     os.lseek(handle, 0, os.SEEK_SET)

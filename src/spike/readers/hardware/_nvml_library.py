@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from spike.domain.measured import NotMeasured
@@ -106,10 +107,8 @@ def _ecc(nvml: Any, handle: Any, scope: str, ask: Callable[[str, Callable[[], An
     found: dict[str, int] = {}
     for name, kind, place in _ECC:
         error, where = getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind}"), getattr(nvml, f"NVML_MEMORY_LOCATION_{place}")
-        count = ask(
-            f"ecc.{scope}.{name}",
-            lambda error=error, where=where: nvml.nvmlDeviceGetMemoryErrorCounter(handle, error, counter, where),
-        )
+        question = partial(nvml.nvmlDeviceGetMemoryErrorCounter, handle, error, counter, where)
+        count = ask(f"ecc.{scope}.{name}", question)
         if count is not None:
             found[name] = int(count)
     split = ask(f"ecc.{scope}.sram_split", lambda: _sram_split(nvml, handle, scope))
@@ -153,10 +152,8 @@ def _links(nvml: Any, handle: Any, ask: Callable[[str, Callable[[], Any]], Any])
         except nvml.NVMLError:  # this board has no such link
             continue
         for name, number in _LINK_ERRORS:
-            count = ask(
-                f"nvlink.{link}.{name}",
-                lambda link=link, number=number: nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number),
-            )
+            question = partial(nvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, number)
+            count = ask(f"nvlink.{link}.{name}", question)
             if count is not None:
                 found.setdefault(str(link), {})[name] = int(count)
     return found
