@@ -183,7 +183,6 @@ for step in (1, 2, 3):
              "lr_schedulers": [{"last_epoch": step}]},
             folder / "meta.pt",
         )
-        full = {}
     whole = {name: value.full_tensor() for name, value in model.state_dict().items()}
     if dist.get_rank() == 0:
         torch.save(whole, root / f"whole-{step}.bin")

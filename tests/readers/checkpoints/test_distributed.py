@@ -3,8 +3,6 @@
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -227,46 +225,31 @@ def test_shards_that_leave_a_hole_are_refused(tmp_path):
 
 # -- several ranks ---
 
-JOB = """
-import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict
-from torch.distributed.fsdp import fully_shard
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 15), torch.nn.Linear(15, 3))
-fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-for _ in range(2):
-    model(torch.ones(4, 8)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-weights, moments = get_state_dict(model, optimizer)
-dcp.save({"model": weights, "optimizer": moments, "train_state": {"step": torch.tensor(2)}}, checkpoint_id=sys.argv[1])
-full = {n: p.full_tensor() for n, p in model.state_dict().items()}
-first = optimizer.state[model[0].weight]["exp_avg"].full_tensor()
-if dist.get_rank() == 0:
-    torch.save({"model": full, "exp_avg": first}, sys.argv[2])
-dist.barrier()
-dist.destroy_process_group()
-"""
-
 
 @pytest.mark.process
-def test_tensors_sharded_over_two_ranks_have_the_digests_of_the_whole_tensors(tmp_path):
-    (tmp_path / "job.py").write_text(JOB)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "job.py"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, "step-2", "full.pt"], cwd=tmp_path, env=environment, check=True, timeout=240)
-    full = torch.load(tmp_path / "full.pt", weights_only=True)
-    found = inspect_checkpoint(tmp_path / "step-2")
-    assert (found.step, found.integrity) == (2, Integrity.COMPLETE)
-    assert len(list((tmp_path / "step-2").glob("*.distcp"))) == 2
+def test_tensors_sharded_over_two_ranks_have_the_digests_of_the_whole_tensors(written):
+    _, later = written("fsdp2")
+    whole = torch.load(later.parents[1] / "whole-3.bin", weights_only=True)
+    found = inspect_checkpoint(later)
+    assert (found.step, found.integrity) == (3, Integrity.COMPLETE)
+    assert len(list(later.glob("*.distcp"))) == 2
     scan = scan_checkpoint(found)
     assert scan.unreadable == ()
     weights = {t.name: t.digest for t in scan.tensors if t.role is Role.PARAMETER}
-    assert weights == {name: digest(tensor) for name, tensor in full["model"].items()}
+    assert weights == {name: digest(tensor) for name, tensor in whole.items()}
+    loaded = {"optimizer": {"state": {"0.weight": {"exp_avg": torch.zeros(16, 8)}}}}
+    dcp.load(loaded, checkpoint_id=str(later))
     moments = {(t.name, t.key): t.digest for t in scan.tensors if t.role is Role.MOMENT}
-    assert moments["0.weight", "exp_avg"] == digest(full["exp_avg"])
+    assert moments["0.weight", "exp_avg"] == digest(loaded["optimizer"]["state"]["0.weight"]["exp_avg"])
+
+
+@pytest.mark.process
+def test_the_safetensors_writer_of_two_ranks_has_the_digests_of_the_whole_tensors(written):
+    _, later = written("dcp-safetensors")
+    whole = torch.load(later.parents[1] / "whole-3.bin", weights_only=True)
+    found = inspect_checkpoint(later)
+    assert (found.integrity, "how many ranks" in found.reason) == (Integrity.UNVERIFIABLE, True)
+    assert {t.name: t.digest for t in scan_checkpoint(found).tensors} == {n: digest(t) for n, t in whole.items()}
 
 
 def test_a_real_checkpoint_of_two_ranks_is_read(samples):

@@ -3,13 +3,17 @@
 import argparse
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors import safe_open
 from tests.readers.checkpoints.made import digest, trained
 
 from spike.domain.checkpoint import Integrity, Role
@@ -47,38 +51,70 @@ def test_last_ckpt_does_not_hide_the_files_that_carry_a_step(samples):
 
 
 @pytest.mark.stack
-def test_a_lightning_trainer_of_this_machine_is_read(tmp_path):
-    lightning = pytest.importorskip("lightning.pytorch")
+def test_a_lightning_trainer_of_this_machine_is_read(written):
+    _, later = written("lightning")
+    found = clean(inspect_checkpoint(later))
+    assert (found.layout, found.step) == ("lightning", 3)
+    assert dict(found.config)["hyper_parameters.width"] == "8"
+    state = torch.load(later, weights_only=True)
+    weights = {t.name: t.digest for t in scan_checkpoint(found).tensors if t.role is Role.PARAMETER}
+    assert weights == {name: digest(tensor) for name, tensor in state["state_dict"].items()}
 
-    class Module(lightning.LightningModule):
-        def __init__(self, width=4, lr=0.01):
-            super().__init__()
-            self.save_hyperparameters()
-            self.layer = torch.nn.Linear(width, width)
 
-        def training_step(self, batch, _index):
-            return self.layer(batch).square().mean()
+@pytest.mark.stack
+def test_the_directory_of_a_sharded_strategy_is_a_lightning_checkpoint(written):
+    _, later = written("lightning-sharded")
+    found = clean(inspect_checkpoint(later))
+    assert (found.layout, found.step, found.integrity) == ("lightning", 3, Integrity.COMPLETE)
+    assert dict(found.scalars)["fit_loop.batches.processed"] == 3
+    whole = torch.load(later.parents[1] / "whole-3.bin", weights_only=True)
+    weights = {t.name: t.digest for t in scan_checkpoint(found).tensors if t.role is Role.PARAMETER}
+    assert weights == {name: digest(tensor) for name, tensor in whole.items()}
+    assert {t.key for t in lazy_tensors(found) if t.role is Role.MOMENT} == {"step", "exp_avg", "exp_avg_sq"}
 
-        def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
 
-    saver = lightning.callbacks.ModelCheckpoint(dirpath=tmp_path, every_n_train_steps=1, save_top_k=-1)
-    trainer = lightning.Trainer(
-        max_steps=2,
-        callbacks=[saver],
-        logger=False,
-        accelerator="cpu",
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    module = Module()
-    trainer.fit(module, torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=2))
-    found = [clean(c) for c in find_checkpoints(tmp_path)]
-    assert [(c.layout, c.step) for c in found] == [("lightning", 1), ("lightning", 2)]
-    config = dict(found[-1].config)
-    assert (config["hyper_parameters.lr"], config["hyper_parameters.width"]) == ("0.01", "4")
-    weights = {t.name: t.digest for t in scan_checkpoint(found[-1]).tensors if t.role is Role.PARAMETER}
-    assert weights == {name: digest(tensor) for name, tensor in module.state_dict().items()}
+MODEL_PARALLEL = """
+import sys
+import torch, lightning.pytorch as lightning
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.fsdp import fully_shard
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4))
+    def configure_model(self):
+        fully_shard(self.layers, mesh=self.device_mesh["data_parallel"])
+    def training_step(self, batch, _index):
+        return self.layers(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+saver = lightning.callbacks.ModelCheckpoint(dirpath=sys.argv[1], every_n_train_steps=1, save_top_k=-1)
+strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, process_group_backend="gloo")
+trainer = lightning.Trainer(
+    max_steps=2, callbacks=[saver], logger=False, accelerator="cpu", devices=2, strategy=strategy,
+    enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(16, 8), batch_size=2))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.stack
+@pytest.mark.process
+def test_lightnings_own_model_parallel_strategy_writes_what_is_read(tmp_path):
+    pytest.importorskip("lightning.pytorch")
+    (tmp_path / "job.py").write_text(MODEL_PARALLEL)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "job.py", str(tmp_path / "saved")]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300, capture_output=True)
+    found = [clean(c) for c in find_checkpoints(tmp_path / "saved")]
+    assert [(c.layout, c.step, c.integrity) for c in found] == [
+        ("lightning", 1, Integrity.COMPLETE),
+        ("lightning", 2, Integrity.COMPLETE),
+    ]
+    assert sum(t.role is Role.MOMENT for t in lazy_tensors(found[-1])) == 12
 
 
 # -- Accelerate ---
@@ -114,49 +150,25 @@ def test_accelerate_without_a_model_is_torn(accelerated):
 
 
 @pytest.mark.stack
-def test_an_accelerate_save_of_this_machine_is_read(tmp_path):
-    accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
-    model, optimizer = trained(0)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    for _ in range(2):
-        accelerator.backward(model(torch.randn(3, 8)).square().mean())
-        optimizer.step()
-        optimizer.zero_grad()
-    accelerator.save_state(str(tmp_path / "state"))
-    found = clean(inspect_checkpoint(tmp_path / "state"))
-    assert (found.layout, found.step) == ("accelerate", 2)
-    assert sum(t.role is Role.MOMENT for t in lazy_tensors(found)) == 18
+def test_an_accelerate_save_of_this_machine_is_read(written):
+    _, later = written("accelerate")
+    found = clean(inspect_checkpoint(later))
+    assert (found.layout, found.step, found.integrity) == ("accelerate", 3, Integrity.COMPLETE)
+    assert sum(t.role is Role.MOMENT for t in lazy_tensors(found)) == 12
 
 
 # -- Hugging Face Trainer ---
 
 
 @pytest.mark.stack
-def test_a_trainer_of_this_machine_is_read(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
-    model = transformers.LlamaForCausalLM(config)
-    ids = torch.randint(0, 32, (8, 6))
-    data = [{"input_ids": row, "labels": row} for row in ids]
-    args = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"),
-        max_steps=2,
-        save_steps=1,
-        per_device_train_batch_size=2,
-        report_to=[],
-        use_cpu=True,
-    )
-    transformers.Trainer(model=model, args=args, train_dataset=data).train()
-    found = [clean(c) for c in find_checkpoints(tmp_path)]
-    assert [(c.layout, c.step, c.integrity, c.missing) for c in found] == [
-        ("hf-trainer", 1, Integrity.COMPLETE, ()),
-        ("hf-trainer", 2, Integrity.COMPLETE, ()),
-    ]
-    held = {t.digest for t in scan_checkpoint(found[-1]).tensors if t.role is Role.PARAMETER}
-    assert {digest(p) for p in model.parameters()} <= held
+def test_a_trainer_of_this_machine_is_read(written):
+    for step, path in zip((2, 3), written("hf-trainer"), strict=True):
+        found = clean(inspect_checkpoint(path))
+        expected = ("hf-trainer", step, Integrity.COMPLETE, ())
+        assert (found.layout, found.step, found.integrity, found.missing) == expected
+        held = {t.name: t.digest for t in scan_checkpoint(found).tensors if t.role is Role.PARAMETER}
+        with safe_open(path / "model.safetensors", "pt") as file:
+            assert held == {name: digest(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
 
 
 # -- DeepSpeed ---
@@ -177,6 +189,16 @@ def test_a_real_deepspeed_directory_is_read_with_the_partitions_of_every_rank(de
     assert {key for key, _ in moments} == {"exp_avg", "exp_avg_sq", "fp32_partition"}
     assert len(moments) == 6
     assert all(t.index == -1 for t in lazy_tensors(found))
+
+
+@pytest.mark.stack
+def test_a_deepspeed_save_of_this_machine_is_read(written):
+    _, later = written("deepspeed")
+    found = clean(inspect_checkpoint(later))
+    assert (found.layout, found.step, found.integrity, found.reason) == ("deepspeed", 3, Integrity.COMPLETE, "")
+    assert {t.dtype for t in lazy_tensors(found) if t.role is Role.PARAMETER} == {"bfloat16"}
+    partitions = [t.shape for t in lazy_tensors(found) if t.key == "fp32_partition"]
+    assert partitions == [(106,), (106,)], "212 parameters over two ranks"
 
 
 def test_a_missing_partition_tears_deepspeed(deepspeed):
