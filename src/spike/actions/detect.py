@@ -49,6 +49,8 @@ class RunDetection:
     """The run's directory or file, as given or relative to the directory given."""
     signals: Signals
     detection: Detection
+    base: Path = Path()
+    """What the names of its sources are relative to."""
 
 
 def detect_run(run: Run) -> tuple[Signals, Detection]:
@@ -82,7 +84,7 @@ def detect_paths(
         except InputUnreadable as error:
             refused.append(error)
             continue
-        found.append(RunDetection(source, signals, detect(signals, constants=constants)))
+        found.append(RunDetection(source, signals, detect(signals, constants=constants), base))
     if not found:
         raise refused[0]
     return tuple(found)

@@ -56,7 +56,7 @@ def detect(
     if plot is not None:
         _draw(found[0], plot)
     if as_json:
-        emit_json(runs_payload(found))
+        emit_json({**runs_payload(found), "ranks": _ranks_payload(found)})
     else:
         _tell(found, paths or [])
     incidents = [i for one in found for i in one.detection.incidents]
@@ -75,7 +75,7 @@ def _found(paths: list[Path], run: Path, columns: dict[str, str]) -> Sequence[Ru
 
     known = dict(described.columns) | columns
     signals, detection = detect_run(replace(described, columns=tuple(known.items())))
-    return [RunDetection(described.directory, signals, detection)]
+    return [RunDetection(described.directory, signals, detection, Path(described.directory))]
 
 
 def _mapping(columns: list[str]) -> dict[str, str]:
@@ -119,6 +119,15 @@ def _draw(one: RunDetection, path: Path) -> None:
     talk(f"drew {path}")
 
 
+def _ranks_payload(found: Sequence[RunDetection]) -> list[dict[str, Any]]:
+    """Whether the ranks of each run stayed together, where it has several."""
+    from spike.actions.rank_sync import rank_sync
+    from spike.report.rank_table import rank_payload
+
+    told = ((one.source, rank_sync(one.signals, one.base)) for one in found)
+    return [{"source": source, **rank_payload(sync)} for source, sync in told if sync is not None]
+
+
 def _tell(found: Sequence[RunDetection], paths: list[Path]) -> None:
     for one in found:
         if len(found) > 1:
@@ -150,6 +159,7 @@ def _tell_one(one: RunDetection) -> None:
             answer("")
             answer(chart)
             answer("")
+    _tell_ranks(one)
     for notice in one.detection.notices:
         answer(f"benign: {notice.pattern}{_steps(notice.steps)}: {notice.why_benign}")
     for _, sentence in one.signals.notes:
@@ -157,6 +167,15 @@ def _tell_one(one: RunDetection) -> None:
     for damage in one.signals.damages:
         place = f" line {damage.line} (byte {damage.byte_offset})" if damage.line else ""
         answer(f"{'skipped' if damage.benign else 'damaged'}: {damage.source}{place}: {damage.reason}")
+
+
+def _tell_ranks(one: RunDetection) -> None:
+    from spike.actions.rank_sync import rank_sync
+    from spike.report.rank_table import rank_lines
+
+    sync = rank_sync(one.signals, one.base)
+    for line in rank_lines(sync) if sync is not None else ():
+        answer(line)
 
 
 def _tell_sources(one: RunDetection) -> None:

@@ -126,7 +126,8 @@ class _Screen:
             from spike.report.live import plain_line
 
             self._next_line = now + QUIET_S
-            talk(f"{time.strftime('%H:%M:%S')} step {view.step}: {plain_line(view.gauges)}; {_state(view, self.num_incidents)}")
+            state = _state(view, self.num_incidents)
+            talk(f"{time.strftime('%H:%M:%S')} step {view.step}: {plain_line(view.gauges)}; {state}")
 
     def say(self, text: str) -> None:
         """One line of talk above the drawing."""

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from spike.domain.checkpoint import Role, TensorFacts
 from spike.domain.facts import NOT_MEASURED, Fact
 from spike.domain.measured import NotMeasured
-from spike.domain.signals import LEARNING_RATE, LOSS_SCALE, Signals
+from spike.domain.rank_sync import LOGGED, NON_FINITE, NON_FINITE_NORM, gather, judge, ranges
+from spike.domain.signals import Signals
 from spike.domain.trace import Fingerprint, RankTrace, StepRecord
 from spike.domain.verdict import Place
 
@@ -141,23 +142,31 @@ def replica_agreement(
 
 
 def logged_agreement(signals: Signals) -> RankAgreement:
-    """Compare the learning rate and the loss scale that each rank logged for the same steps."""
-    compared = []
-    for name, quantity in ((LEARNING_RATE, "learning rate"), (LOSS_SCALE, "loss scale")):
-        by_rank = {s.rank: s for s in signals.series if s.name == name and s.rank is not None}
-        if len(by_rank) < 2:
+    """Compare what each rank logged of what must be equal: tokens, rates, scales, skips, and whether all is finite.
+
+    A row that one rank's log lacks is a note, not a disagreement: logs lose lines.
+    """
+    sync = judge(gather(signals))
+    if isinstance(sync.agree, NotMeasured):
+        return RankAgreement(sync.agree, sync.agree.not_measured)
+    notes = [*sync.notes, *(f"rank {ranges(ranks)} logged nothing after step {last}" for last, ranks in sync.late)]
+    differences = []
+    for parting in sync.partings:
+        if parting.quantity == LOGGED:
+            notes.append(f"step {parting.step} is missing in the log of rank {ranges(parting.minority)}")
             continue
-        compared.append(quantity)
-        logged = {r: dict(zip(s.steps.tolist(), s.values.tolist(), strict=True)) for r, s in by_rank.items()}
-        for step in sorted(set.intersection(*(set(rows) for rows in logged.values()))):
-            values = {rank: f"{rows[step]:.9g}" for rank, rows in logged.items()}
-            if len(set(values.values())) > 1:
-                first = _difference(step, quantity, "", values)
-                return RankAgreement(False, _statement(first, len(values)), (first,))
-    if not compared:
+        values = tuple((group.value, group.ranks) for group in parting.groups)
+        differences.append(RankDifference(parting.step, parting.quantity, "", parting.minority, values))
+    compared = [quantity for quantity in sync.compared if quantity != LOGGED]
+    is_told = any(quantity not in (NON_FINITE, NON_FINITE_NORM) for quantity in compared)
+    if differences:
+        statement = _statement(differences[0], sum(len(ranks) for _, ranks in differences[0].values))
+        return RankAgreement(False, statement, tuple(differences[:MAX_LISTED]), sync.missing, tuple(notes))
+    if not is_told:  # that all are finite says nothing about being the same
         reason = "the ranks' logs have no quantity in common that must be equal"
-        return RankAgreement(NotMeasured(reason), reason)
-    return RankAgreement(True, f"the ranks logged the same {' and '.join(compared)}; parameters were not compared")
+        return RankAgreement(NotMeasured(reason), reason, (), sync.missing, tuple(notes))
+    text = f"the ranks logged the same {', '.join(compared)}; parameters were not compared"
+    return RankAgreement(True, text, (), sync.missing, tuple(notes))
 
 
 def agreement_fact(found: RankAgreement, evidence: tuple[str, ...]) -> Fact:
