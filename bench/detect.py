@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from curves import Record, labelled
-from rules import RULES
+from bench.curves import Record, labelled
+from bench.rules import RULES
 
 from spike.domain.detect import detect
 from spike.readers.metrics import read_signals

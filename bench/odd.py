@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from curves import Record
+from bench.curves import Record
 
 FARTHEST = 7.0
 """Robust standard deviations at which healthy noise is cut: what lies beyond is an incident to whoever sees it ..."""

@@ -16,6 +16,7 @@ from spike.domain.detect.drift import find_drift
 from spike.domain.detect.evidence import Evidence, of_departure
 from spike.domain.detect.frozen import find_frozen
 from spike.domain.detect.hints import lowered_rate
+from spike.domain.detect.lasting import find_lasting
 from spike.domain.detect.nonfinite import find_nonfinite
 from spike.domain.detect.scaler import find_collapse
 from spike.domain.detect.season import is_in_phase, without_season
@@ -142,7 +143,9 @@ def _loss_evidence(
         notices.append(benign.hard_batches(loss.step(row) for row in passed.hard_rows))
     lasting = any((e.is_open or e.is_settled) and e.signature.direction == UP for e in kept)
     taken = [(d.onset, d.last) for d in found if not (d.is_open or d.is_settled)]
-    return kept if lasting or len(loss) < SHORTEST else [*kept, *find_drift(loss, taken, constants)]
+    if lasting or len(loss) < SHORTEST:
+        return kept
+    return [*kept, *(find_drift(loss, taken, constants) or find_lasting(loss, taken, constants))]
 
 
 def _joined(loss: Track, found: list[Departure], constants: Constants) -> list[Departure]:
