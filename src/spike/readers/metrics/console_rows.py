@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from spike.domain.signals import LOSS
 from spike.readers.metrics.columns import canonical
@@ -18,15 +19,17 @@ from spike.readers.metrics.numbers import parse_number
 SETTLED_ROWS = 20_000
 """So many rows are held as text at most: a log of gigabytes must not be."""
 
-DIGITS_ROWS = 2_000
-"""Digits are counted in so many rows: a stack prints a column in one format."""
+DIGITS_ROWS = 200
+"""Digits are counted in about so many rows of a run: a stack prints a column in one format."""
+
+SHORT_RUN = 8
+"""Fewer rows of the same fields than this are added one by one."""
 
 VANISHED_SHARE = 0.25
 """A loss that fewer rows than this carry is printed now and then; its absence says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One line understood, with what stood around it."""
 
     shape: str
@@ -55,7 +58,6 @@ class ConsoleRows:
     _num_train: int = 0
     """Rows of Megatron so far, and how many of them had each loss."""
     _losses: Counter[str] = field(default_factory=Counter)
-    _num_digits: int = 0
 
     def take(self, row: Row) -> None:
         """File one match under its step."""
@@ -81,8 +83,12 @@ class ConsoleRows:
         rows = self._with_steps()
         vanished = self._vanished(rows)
         self._ranks.update(row.rank for _, row in rows if row.rank is not None)
+        by_rank: dict[int | None, list[tuple[int, Row]]] = defaultdict(list)
         for step, row in rows:
-            self._add(step, row, vanished.get(id(row), ()))
+            by_rank[row.rank if len(self._ranks) > 1 else None].append((step, row))
+        for rank, of_rank in by_rank.items():
+            for _, run in groupby(of_rank, lambda pair: _run_key(pair[1], vanished)):
+                self._add_run(rank, list(run), vanished)
         self._rows = []
         if is_end and self._pending:
             self.table.note("skipped-at-end", f"{len(self._pending)} skipped steps after the last row of the log")
@@ -97,17 +103,32 @@ class ConsoleRows:
             self._rows.append((self._current, Row("deepspeed", Match(values, self._current), row.rank, None)))
             self._pending.clear()
 
-    def _add(self, step: int, row: Row, vanished: tuple[str, ...]) -> None:
+    def _add_run(self, rank: int | None, run: list[tuple[int, Row]], vanished: dict[int, tuple[str, ...]]) -> None:
+        """Add rows of the same fields, a field at a time where each value is a plain number."""
+        matches = [row.match for _, row in run]
+        names = tuple(matches[0].values)
+        columns: list[list[float]] = []
+        if len(run) >= SHORT_RUN and not {"epoch", "Epoch"} & set(names) and id(run[0][1]) not in vanished:
+            with suppress(ValueError):
+                texts = zip(*(match.values.values() for match in matches), strict=True)
+                columns = [list(map(float, column)) for column in texts]
+        if columns:
+            digits: dict[str, int] = {}
+            for match in matches[:: max(1, len(run) // DIGITS_ROWS)]:
+                for name, text in match.values.items():
+                    digits[name] = max(digits.get(name, 0), significant_digits(text))
+            self.table.add_block([step for step, _ in run], names, columns, rank, digits, matches[0].held_out)
+            return
+        for step, row in run:
+            self._add(step, row, rank, vanished.get(id(row), ()))
+
+    def _add(self, step: int, row: Row, rank: int | None, vanished: tuple[str, ...]) -> None:
         texts = row.match.values
         numbers = {name: number for name, text in texts.items() if (number := parse_number(text)) is not None}
         numbers.update(dict.fromkeys(vanished, math.nan))
         if not numbers:
             return
-        digits: Mapping[str, int] | None = None
-        if self._num_digits < DIGITS_ROWS:
-            self._num_digits += 1
-            digits = {name: significant_digits(texts[name]) for name in numbers if name in texts}
-        rank = row.rank if len(self._ranks) > 1 else None
+        digits = {name: significant_digits(texts[name]) for name in numbers if name in texts}
         self.table.add(step, numbers, rank=rank, digits=digits, held_out=row.match.held_out)
 
     def _with_steps(self) -> list[tuple[int, Row]]:
@@ -158,6 +179,10 @@ class ConsoleRows:
                 shown = ", ".join(map(str, steps[:6])) + (", ..." if len(steps) > 6 else "")
                 self.table.notes.append(("vanished-field", f"no {name!r} in the rows of steps {shown}: read as NaN"))
         return lost
+
+
+def _run_key(row: Row, vanished: dict[int, tuple[str, ...]]) -> tuple[object, ...]:
+    return row.match.held_out, tuple(row.match.values), vanished.get(id(row))
 
 
 def _was_skipped(row: Row) -> bool:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 _RANK = re.compile(r"^\s*(?:\[(?:default|rank|Rank )(\d+)\]\s*:?|(?:rank|Rank)[ =]?(\d+)\s*[:|]|(\d+):)\s?(?=\S|\s)")
@@ -29,8 +28,7 @@ class Anchor(StrEnum):
     """The stack prints no step: rows are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """One line understood. Values are still text, so that their digits can be counted."""
 
     values: Mapping[str, str]
@@ -57,8 +55,7 @@ class LineShape(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message of a console line."""
 
     text: str
@@ -70,13 +67,15 @@ class Message:
 
 def messages(line: str) -> list[Message]:
     """The messages of one line: split at carriage returns, cleaned, with the launcher's rank prefix taken off."""
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
     found: list[Message] = []
     progress: int | None = None
-    for piece in _ANSI.sub("", line).replace("\r\n", "\n").split("\r"):
+    for piece in line.split("\r") if "\r" in line else (line,):
         text, rank = _without_rank(piece)
-        bar = _PROGRESS.search(text)
-        if bar is not None:
-            progress = int(bar[1])
+        if "/s" in text or "s/" in text:  # the rate that every progress bar ends with
+            bar = _PROGRESS.search(text)
+            progress = progress if bar is None else int(bar[1])
         if text.strip():
             found.append(Message(text, rank, progress))
     return found

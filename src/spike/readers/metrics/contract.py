@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -146,6 +146,25 @@ class Table:
         cells = self._cells.setdefault((name, rank, False), _Cells())
         cells.steps.frombytes(steps.tobytes())
         cells.values.frombytes(values.tobytes())
+
+    def add_block(
+        self,
+        steps: list[int],
+        names: Sequence[str],
+        columns: Sequence[list[float]],
+        rank: int | None,
+        digits: Mapping[str, int],
+        held_out: bool,
+    ) -> None:
+        """Add rows of the same columns at once; their steps count through, whatever the epoch."""
+        self.num_rows += len(steps)
+        offset = self._epochs[rank][2] if rank in self._epochs else 0
+        shifted = array("q", [step + offset for step in steps] if offset else steps)
+        for name, values in zip(names, columns, strict=True):
+            cells = self._cells.setdefault((name, rank, held_out), _Cells())
+            cells.steps.extend(shifted)
+            cells.values.extend(array("d", values))
+            cells.digits = max(cells.digits, digits.get(name, 0))
 
     def _continued(self, rank: int | None, step: int, epoch: float | None) -> int:
         """The step, made continuous where a loop counts it anew in every epoch."""

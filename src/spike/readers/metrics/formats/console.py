@@ -18,7 +18,8 @@ from spike.readers.metrics.text_lines import Line, looks_binary
 SNIFF_BYTES = 4_000_000
 """A log may print its configuration for megabytes before the first row."""
 
-_WORTH_A_LOOK = re.compile(r"loss|norm|\blr\b|learning|OVERFLOW|\[step=|^\s{2,}\S[^=]*=", re.IGNORECASE)
+_RATE = re.compile(r"\blr\b")
+_PAIR = re.compile(r"\s{2,}\S[^=]*=")
 _TEXT_SUFFIXES = frozenset({".log", ".txt", ".out", ".err", ".stdout", ".stderr", ""})
 
 
@@ -65,7 +66,7 @@ class _Lines:
         if b"\0" in raw:
             self._table.damage(line.number, line.offset, "a block of NUL bytes, as a crash leaves it")
         text = line.text
-        if self._held is None and _WORTH_A_LOOK.search(text) is None:
+        if self._held is None and not _is_worth_a_look(text):
             if raw[:1].strip():
                 self._rows.leave_block()
             return
@@ -113,6 +114,16 @@ class _Lines:
             self._rows.take(Row(shape.name, found, message.rank, message.progress))
 
 
+def _is_worth_a_look(text: str) -> bool:
+    """Whether the line has a word of a row; most lines of a log have none. Plain searches beat one expression."""
+    if "loss" in text:
+        return True
+    lower = text.lower()
+    if "loss" in lower or "norm" in lower or "learning" in lower or "overflow" in lower or "[step=" in lower:
+        return True
+    return ("lr" in lower and _RATE.search(lower) is not None) or _PAIR.match(text) is not None
+
+
 def _match(message: Message) -> tuple[LineShape, Match] | None:
     for shape in line_shapes():
         found = shape.match(message.text)
@@ -124,7 +135,7 @@ def _match(message: Message) -> tuple[LineShape, Match] | None:
 def _matches(lines: list[str]) -> Iterator[Match]:
     in_block = False
     for line in lines:
-        if _WORTH_A_LOOK.search(line) is None:
+        if not _is_worth_a_look(line):
             continue
         for message in messages(line):
             hit = _match(message)

@@ -22,11 +22,11 @@ class DeepSpeed:
 
     def match(self, text: str) -> Match | None:
         """A skipped step with the loss scale after it, or the counter line (`skipped` there is a running total)."""
-        overflow = _OVERFLOW.search(text)
+        overflow = _OVERFLOW.search(text) if "kipping" in text else None
         if overflow is not None:
             scale = (overflow[2] or overflow[1]).rstrip(".")
             return Match({"overflow": "1", "overflow loss scale": scale}, anchor=Anchor.NEXT)
-        step = _STEP.search(text)
+        step = _STEP.search(text) if "skipped=" in text else None
         if step is not None:
             return Match({"skipped total": step[2], "lr": step[3]}, int(step[1]))
         return None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from spike.readers.metrics.console_text import Match
 
-_HEAD = re.compile(r"\biteration\s+(\d+)\s*/\s*(\d+)\s*\|")
-_VALIDATION = re.compile(r"\bvalidation loss at (?:the end of training[^|]*|iteration (\d+)[^|]*)\|")
+_HEAD = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)\s*\|")
+_VALIDATION = re.compile(r"validation loss at (?:the end of training[^|]*|iteration (\d+)[^|]*)\|")
 
 
 class Megatron:
@@ -28,16 +29,22 @@ class Megatron:
 
     def wants_more(self, text: str) -> bool:
         """A row always ends with a bar; one that does not was wrapped by a pager or a chronicle."""
-        return _HEAD.search(text) is not None and not text.rstrip().endswith("|")
+        return not text.rstrip().endswith("|") and _HEAD.search(text) is not None
 
 
 def _pairs(text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for part in text.split("|"):
         key, colon, value = part.rpartition(":")
-        if colon and key.strip():
-            pairs[" ".join(key.split())] = value.strip()
+        if colon and (name := _name(key)):
+            pairs[name] = value.strip()
     return pairs
+
+
+@lru_cache(maxsize=4096)
+def _name(key: str) -> str:
+    """The key with single spaces."""
+    return " ".join(key.split())
 
 
 SHAPE = Megatron()
