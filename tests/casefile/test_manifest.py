@@ -14,11 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spike.casefile.manifest import read_manifest, take_stock, write_manifest
+from spike.casefile.codec import dumps, to_payload
+from spike.casefile.manifest import manifest_text, read_manifest, take_stock, write_manifest
 from spike.domain.errors import InputUnreadable
 from spike.domain.manifest import (
+    MANIFEST_SCHEMA,
     Algorithm,
     EntryKind,
+    Exclusion,
     Manifest,
     ManifestEntry,
     compare,
@@ -123,6 +126,22 @@ def test_a_manifest_comes_back_as_it_was_written(case: Path) -> None:
     assert read_manifest(case) == manifest
     assert len(manifest.entries) == len(NASTY) + 2
     assert read_manifest(case / "evidence") is None
+
+
+def test_the_text_of_a_manifest_is_that_of_every_other_artefact(case: Path) -> None:
+    manifest = take_stock(case / "evidence", exclusions=[Exclusion("ü\u2028/%0A", 'a "reason"')])
+    assert manifest_text(manifest) == dumps(to_payload(manifest, schema=MANIFEST_SCHEMA)).encode()
+
+
+def test_a_manifest_that_was_written_before_entries_had_versions_is_still_read(case: Path) -> None:
+    manifest = take_stock(case / "evidence")
+    payload = to_payload(manifest, schema=MANIFEST_SCHEMA)
+    del payload["references"]
+    for entry in payload["entries"]:
+        for later in ("version", "etag"):
+            del entry[later]
+    (case / "evidence" / "manifest.json").write_text(dumps(payload))
+    assert read_manifest(case) == manifest
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="sha256sum is not installed")

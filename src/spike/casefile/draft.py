@@ -23,11 +23,12 @@ from spike.casefile.hashing import (
     HashedFile,
     OnBytes,
     OnChunk,
+    hash_batch,
     hash_open_file,
     identity_of,
     unread,
 )
-from spike.casefile.holding import at, discard, make_frame
+from spike.casefile.holding import discard, make_frame
 from spike.casefile.ledger import Ledger, Noted, stamp
 from spike.casefile.links import clone_open
 from spike.casefile.tree import TreeEntry, directory_beneath, open_quietly, walk
@@ -55,6 +56,8 @@ class Draft:
     guarantee: Guarantee
     algorithm: Algorithm
     ledger: Ledger
+    is_directory: bool = True
+    """False where the checkpoint is one file, which is then its own only entry."""
 
     @property
     def files(self) -> list[TreeEntry]:
@@ -65,7 +68,7 @@ class Draft:
         """Directories, symlinks, and hard links: all of them before anything is hashed, for a link moves the ctime."""
         self._drop_what_does_not_belong()
         with writing(self.path):
-            if self.source.is_dir():
+            if self.is_directory:
                 make_frame(self.path, self.tree)
             if self.guarantee is Guarantee.HARD_LINK:
                 for entry in self.files:
@@ -102,8 +105,10 @@ class Draft:
 
     def done(self, entry: TreeEntry) -> HashedFile | None:
         """What the ledger knows of this file, where file and source are still what they were."""
+        if self.ledger.noted(self.key(entry.path)) is None:
+            return None
         try:
-            status, source = self.place(entry.path).lstat(), at(self.source, entry).lstat()
+            status, source = os.lstat(self.place(entry.path)), os.lstat(self._original(entry.path))
         except OSError:
             return None
         if self._is_link and status.st_ino != source.st_ino:
@@ -113,18 +118,22 @@ class Draft:
         return hashed_as(digest, status) if digest else None
 
     def has_changed_since(self, entry: TreeEntry) -> bool:
-        """True where the source was written to after it was read. A run that rotates moves the ctime, and may."""
+        """True where the source was written to after it was read. A run that rotates moves the ctime, and may.
+
+        Of a link this is asked when the manifest's entry is made: there is no other file.
+        """
+        if self._is_link:
+            return False
         noted = self.ledger.noted(self.key(entry.path))
         try:
-            now = stamp(at(self.source, entry).lstat())
+            now = stamp(os.lstat(self._original(entry.path)))
         except OSError:
             return False  # gone from the run since; the case has it
-        before = noted.source or f"{noted.size}:{noted.mtime_ns}:{noted.identity}" if noted is not None else ""
-        return now.rpartition(":")[0] != before.rpartition(":")[0]
+        return noted is None or now.rpartition(":")[0] != noted.source.rpartition(":")[0]
 
     def close(self) -> None:
         """Make the names durable."""
-        if self.source.is_dir():
+        if self.is_directory:
             for entry in self.tree:
                 if entry.kind is EntryKind.DIRECTORY:
                     fsync_directory(self.path / entry.path)
@@ -132,11 +141,14 @@ class Draft:
 
     def key(self, path: str) -> str:
         """The name of one of its files in the ledger: where it will stand below evidence/."""
-        return encode_path(f"{self.pin}/{path}" if self.source.is_dir() else self.pin)
+        return encode_path(f"{self.pin}/{path}" if self.is_directory else self.pin)
 
-    def place(self, path: str) -> Path:
+    def place(self, path: str) -> str:
         """Where one of its files lies now."""
-        return self.path / path if self.source.is_dir() else self.path
+        return f"{self.path}/{path}" if self.is_directory else os.fspath(self.path)
+
+    def _original(self, path: str) -> str:
+        return f"{self.source}/{path}" if self.is_directory else os.fspath(self.source)
 
     @property
     def _is_link(self) -> bool:
@@ -148,28 +160,33 @@ class Draft:
             return
         belongs = {(e.path, e.kind, e.target) for e in self.tree}
         for old in walk(self.path):
-            if (old.path if self.source.is_dir() else self.tree[0].path, old.kind, old.target) in belongs:
+            if (old.path if self.is_directory else self.tree[0].path, old.kind, old.target) in belongs:
                 continue
-            if old.kind is not EntryKind.FILE or not self.source.is_dir():
+            if old.kind is not EntryKind.FILE or not self.is_directory:
                 discard(self.path)
                 return
             (self.path / old.path).unlink()
 
     def _link(self, entry: TreeEntry) -> None:
-        source, target = at(self.source, entry), self.place(entry.path)
-        if target.exists():
-            if target.lstat().st_ino == source.lstat().st_ino:
-                return
-            target.unlink()
-        os.link(source, target, follow_symlinks=False)
+        source, target = self._original(entry.path), self.place(entry.path)
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except FileExistsError:
+            if os.lstat(target).st_ino != os.lstat(source).st_ino:
+                Path(target).unlink()
+                os.link(source, target, follow_symlinks=False)
 
     def _fill_batch(
         self, batch: Batch, on_bytes: OnBytes, on_chunk: OnFileChunk | None
     ) -> list[tuple[str, HashedFile]]:
-        found, notes = [], []
+        found: list[tuple[str, HashedFile]] = []
+        notes: list[Noted] = []
+        linked = self._hash_links(batch, on_bytes) if self._is_link and on_chunk is None else {}
         for name in batch.names:
             path = batch.path(name)
-            hashed, source = self._fill_one(path, on_bytes, _of_file(path, on_chunk))
+            hashed, source = linked.get(path), ""
+            if hashed is None:
+                hashed, source = self._fill_one(path, on_bytes, _of_file(path, on_chunk))
             found.append((path, hashed))
             if not hashed.problem:
                 known = (hashed.digest, hashed.size, hashed.mtime_ns, hashed.identity)
@@ -178,9 +195,18 @@ class Draft:
             self.ledger.note(notes)
         return found
 
+    def _hash_links(self, batch: Batch, on_bytes: OnBytes) -> dict[str, HashedFile]:
+        """Links of a batch, without opening each source too; what was written a moment ago is left to `_fill_one`."""
+        now_ns = time.time_ns()
+        root, whole = (self.path, batch) if self.is_directory else (self.path.parent, _alone(self.path, batch))
+        hashed = hash_batch(root, whole, self.algorithm, on_bytes)
+        rested = [h.problem or not _is_recent(now_ns, h.mtime_ns) for _, h in hashed]
+        names = [batch.path(name) for name in batch.names]
+        return {path: h for path, (_, h), is_good in zip(names, hashed, rested, strict=True) if is_good}
+
     def _fill_one(self, path: str, on_bytes: OnBytes, on_chunk: OnChunk | None) -> tuple[HashedFile, str]:
         """(the file in the case, stamp of its source). The source's troubles are in the answer, the case's raised."""
-        root, relative = (self.source, path) if self.source.is_dir() else (self.source.parent, self.source.name)
+        root, relative = (self.source, path) if self.is_directory else (self.source.parent, self.source.name)
         directory, _, name = relative.rpartition("/")
         try:
             with directory_beneath(root, directory) as parent:
@@ -193,9 +219,9 @@ class Draft:
             before = os.fstat(reader)
             match self.guarantee:
                 case Guarantee.COPY:
-                    hashed = self._copy(reader, self.place(path), on_bytes, on_chunk)
+                    hashed = self._copy(reader, Path(self.place(path)), on_bytes, on_chunk)
                 case _:
-                    hashed = self._share(reader, self.place(path), before, on_bytes, on_chunk)
+                    hashed = self._share(reader, Path(self.place(path)), before, on_bytes, on_chunk)
         except OSError as error:
             return unread(error), ""
         finally:
@@ -247,7 +273,7 @@ class Draft:
         buffer = memoryview(bytearray(CHUNK_BYTES))
         offset = 0
         try:
-            handle = open_quietly(os.fspath(self.place(path)))
+            handle = open_quietly(self.place(path))
             try:
                 while count := os.readv(handle, [buffer]):
                     on_chunk(path, offset, buffer[:count])
@@ -268,11 +294,20 @@ def hashed_as(digest: str, status: os.stat_result) -> HashedFile:
 def _is_at_rest(handle: int) -> bool:
     """True where a write from now on will show in the mtime; waits for that a little."""
     for _ in range(_LOOKS):
-        age_s = time.time() - os.fstat(handle).st_mtime_ns / 1e9
-        if not -_SKEW_S < age_s < TICK_S:
+        now_ns, mtime_ns = time.time_ns(), os.fstat(handle).st_mtime_ns
+        if not _is_recent(now_ns, mtime_ns):
             return True
         time.sleep(TICK_S)
-    return age_s < 0
+    return mtime_ns > now_ns
+
+
+def _is_recent(now_ns: int, mtime_ns: int) -> bool:
+    return -_SKEW_S < (now_ns - mtime_ns) / 1e9 < TICK_S
+
+
+def _alone(path: Path, batch: Batch) -> Batch:
+    """The batch of a checkpoint that is one file, by its name in the draft."""
+    return replace(batch, directory="", names=(path.name,))
 
 
 def _of_file(path: str, on_chunk: OnFileChunk | None) -> OnChunk | None:

@@ -122,7 +122,7 @@ def hash_tree(
     """
 
     def work(batch: Batch, meter: Meter) -> list[tuple[str, HashedFile]]:
-        found = _hash_batch(root, batch, algorithm, meter)
+        found = hash_batch(root, batch, algorithm, meter)
         if on_hashed is not None:
             on_hashed(found)
         return found
@@ -217,7 +217,8 @@ def _beside(hasher: Hasher, length: int) -> Iterator[_Ring]:
             pending.result()
 
 
-def _hash_batch(root: Path, batch: Batch, algorithm: Algorithm, on_bytes: OnBytes) -> list[tuple[str, HashedFile]]:
+def hash_batch(root: Path, batch: Batch, algorithm: Algorithm, on_bytes: OnBytes) -> list[tuple[str, HashedFile]]:
+    """(path, digest) of each file of a batch, in its order; nothing is raised for one that cannot be read."""
     try:
         with directory_beneath(root, batch.directory) as handle:
             return [(batch.path(name), _hash_named(name, handle, algorithm, on_bytes)) for name in batch.names]

@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ class Noted:
     """Inode and ctime_ns of the file in the case."""
     source: str = ""
     """`stamp` of what it was copied or cloned from; "" for a hard link, which is the same file."""
+
+
+_COLUMNS = tuple(field.name for field in fields(Noted))
 
 
 def stamp(status: os.stat_result) -> str:
@@ -73,7 +76,7 @@ class Ledger:
         """Write down finished files, durable bytes first. Raises `SpikeError` where the case cannot be written."""
         found = list(files)
         self._files.update((noted.path, noted) for noted in found)
-        self._append([asdict(noted) for noted in found])
+        self._append([{name: getattr(noted, name) for name in _COLUMNS} for noted in found])
 
     def num_bytes_below(self, pin: str) -> int:
         """Bytes of the files of a pin that are noted."""

@@ -34,12 +34,14 @@ def describe_pin(
     """The entries of a pin at `place`. Raises `InputUnreadable` for a file that is not the one that was hashed."""
     entries: list[ManifestEntry] = []
     is_directory = place.is_dir()
+    at, name, original = os.fspath(place), place.relative_to(root).as_posix(), os.fspath(origin)
     if is_directory:
-        entries.append(_entry(place, root, EntryKind.DIRECTORY, None, guarantee, origin))
+        entries.append(_entry(at, name, EntryKind.DIRECTORY, None, guarantee, original))
     for item in tree:
         if item.kind is not EntryKind.OTHER:
-            below = item.path if is_directory else ""
-            entries.append(_entry(place / below, root, item.kind, hashed.get(item.path), guarantee, origin / below))
+            below = f"/{item.path}" if is_directory else ""
+            hashed_now = hashed.get(item.path)
+            entries.append(_entry(at + below, name + below, item.kind, hashed_now, guarantee, original + below))
     others = tuple(
         Exclusion(encode_path(os.fspath(origin / item.path)), "neither file, directory nor symlink")
         for item in tree
@@ -49,22 +51,22 @@ def describe_pin(
 
 
 def _entry(
-    place: Path, root: Path, kind: EntryKind, hashed: HashedFile | None, guarantee: Guarantee, origin: Path
+    place: str, name: str, kind: EntryKind, hashed: HashedFile | None, guarantee: Guarantee, origin: str
 ) -> ManifestEntry:
     status = os.lstat(place)
     if hashed is not None and not _is_that(status, hashed):
         raise InputUnreadable(f"{origin}: {CHANGED}", hint="wait until the save is over: spike freeze")
     return ManifestEntry(
-        path=encode_path(place.relative_to(root).as_posix()),
+        path=encode_path(name),
         role="checkpoint",
         kind=kind,
         size=status.st_size if kind is not EntryKind.DIRECTORY else 0,
         mode=status.st_mode & 0o7777,
         mtime_ns=status.st_mtime_ns,
         digest=hashed.digest if hashed else "",
-        target=encode_path(str(place.readlink())) if kind is EntryKind.SYMLINK else "",
+        target=encode_path(os.fspath(Path(place).readlink())) if kind is EntryKind.SYMLINK else "",
         guarantee=guarantee,
-        origin=encode_path(os.fspath(origin)),
+        origin=encode_path(origin),
         identity=identity_of(status) if kind is EntryKind.FILE else "",
     )
 

@@ -60,7 +60,7 @@ def draft_pin(
         copy_below = COPY_BELOW_BYTES if copy_below_bytes is None else copy_below_bytes
         guarantee = _choose(source, tree, destination.parent, written_again, copy_below)
         notes.note_guarantee(pin, guarantee)
-    draft = Draft(source, path, tree, pin, guarantee, algorithm, notes)
+    draft = Draft(source, path, tree, pin, guarantee, algorithm, notes, source.is_dir())
     draft.prepare()
     return draft
 
@@ -159,7 +159,7 @@ def _refuse_changes(draft: Draft, hashed: dict[str, HashedFile]) -> None:
     problems = {path: found.problem for path, found in hashed.items() if found.problem}
     problems = problems or {e.path: CHANGED for e in draft.files if draft.has_changed_since(e)}
     for path, problem in problems.items():
-        shown = draft.source / path if draft.source.is_dir() else draft.source
+        shown = draft.source / path if draft.is_directory else draft.source
         raise InputUnreadable(f"{shown}: {problem}", hint="wait until the save is over: spike freeze")
 
 
