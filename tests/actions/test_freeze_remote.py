@@ -30,7 +30,7 @@ from spike.domain.verification import Integrity
 from spike.readers.remote import StoreUnavailable
 from spike.readers.run_file import load_run
 from tests.casefile.small_runs import incident, make_run, signals, write_checkpoint
-from tests.readers.s3_server import KEY, SECRET, S3Server, make_bucket, running
+from tests.readers.s3_server import KEY, SECRET, S3Server, make_bucket, other_clients, running
 from tests.readers.weak_link import weak_link
 
 pytest.importorskip("s3fs")
@@ -40,7 +40,7 @@ STEPS = (100, 150, 200, 250)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
-    with running() as found:
+    with running() as found, other_clients():
         yield found
 
 
@@ -286,7 +286,8 @@ def test_a_store_that_does_not_answer_leaves_the_answer_incomplete(
 ) -> None:
     case = kept.freeze()
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    found = verify_with_stores(case.path, is_online=True)
+    with other_clients():
+        found = verify_with_stores(case.path, is_online=True)
     assert found.integrity is Integrity.INCOMPLETE
     assert "s3://" in found.unfinished[0]
     assert found.num_asked == 0
@@ -307,7 +308,7 @@ def test_a_fetch_that_dies_with_its_store_goes_on_without_reading_again(
         read.append(stored.path.partition("job/")[2])
         return iter(blocks)
 
-    with weak_link(server.port) as link:
+    with other_clients(), weak_link(server.port) as link:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{link.port}")
         monkeypatch.setattr("spike.actions.fetch.read_blocks", reading)
         monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)

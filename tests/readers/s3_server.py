@@ -94,3 +94,15 @@ def make_bucket(client: Any, name: str, *, versioned: bool) -> str:
     if versioned:
         client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
     return name
+
+
+@contextlib.contextmanager
+def other_clients() -> Iterator[None]:
+    """Clients that read the environment anew, and are forgotten again: one process has one client otherwise."""
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        yield
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()

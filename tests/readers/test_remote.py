@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.readers.s3_server import KEY, SECRET, S3Server, make_bucket, running
+from tests.readers.s3_server import KEY, SECRET, S3Server, make_bucket, other_clients, running
 from tests.readers.weak_link import weak_link
 
 from spike.domain.errors import InputUnreadable, SpikeError
@@ -34,7 +34,7 @@ NUM_BYTES = 300_000
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
-    with running() as found:
+    with running() as found, other_clients():
         yield found
 
 
@@ -163,7 +163,7 @@ def test_wrong_credentials_and_none_are_told_apart_and_never_repeated(
     address = f"s3://{bucket}/step-{{step}}"
     _reset_auth(server, "0")
     try:
-        with pytest.raises(InputUnreadable, match="the store refuses s3://") as refused:
+        with other_clients(), pytest.raises(InputUnreadable, match="the store refuses s3://") as refused:
             find_stored(open_store(address))
     finally:
         _reset_auth(server, "inf")
@@ -172,7 +172,7 @@ def test_wrong_credentials_and_none_are_told_apart_and_never_repeated(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(StoreUnavailable, match="no credentials for s3://"):
+    with other_clients(), pytest.raises(StoreUnavailable, match="no credentials for s3://"):
         find_stored(open_store(address))
     assert KEY not in refused.value.message
     assert SECRET not in refused.value.message
@@ -189,7 +189,7 @@ def test_broken_connections_and_throttling_cost_a_range_and_not_the_truth(
 ) -> None:
     monkeypatch.setattr("spike.readers.remote._stream.RANGE_BYTES", 1 << 18)
     data = _put(client, versioned, "step-1.pt", os.urandom(2 << 20))
-    with weak_link(server.port) as link:
+    with other_clients(), weak_link(server.port) as link:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{link.port}")
         store = open_store(f"s3://{versioned}/step-1.pt")
         stored = store.head(store.root)
@@ -203,7 +203,7 @@ def test_a_store_that_stays_away_is_named_after_a_bounded_number_of_attempts(
     server: S3Server, client: Any, versioned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(client, versioned, "step-1.pt")
-    with weak_link(server.port) as link:
+    with other_clients(), weak_link(server.port) as link:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{link.port}")
         store = open_store(f"s3://{versioned}/step-1.pt")
         stored = store.head(store.root)

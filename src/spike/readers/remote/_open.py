@@ -27,7 +27,7 @@ def open_store(url: str) -> Store:
     scheme = url.partition("://")[0]
     try:
         # Listings are never cached: a second look that remembers the first one would find no change.
-        filesystem, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+        filesystem, root = url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         package = _INSTALL.get(scheme, "")
         hint = f"pip install {package}" if package else f"install the package that fsspec needs for {scheme}://"
