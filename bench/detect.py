@@ -1,6 +1,11 @@
 """How good is the detector, and the published rules beside it? Precision, recall, onset error and lead on truth.
 
-python bench/detect.py [--per-family 25] [--real ../shared/real-runs] [--json out.json]
+python bench/detect.py [--per-family 25] [--seed 9001] [--real ../shared/real-runs] [--json out.json] [--no-rules]
+python bench/detect.py --shifts      how many rows a small lasting shift takes to be found
+python bench/detect.py --speed       points a second, beside a rolling median and MAD
+
+Seeds below 1000 were looked at while the detector was made. What is reported comes from seeds from 9001 on, which never
+were.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ import json
 import sys
 import time
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,10 +24,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.curves import Record, labelled
-from bench.rules import RULES
+from bench.detect_rates import print_shifts, print_speed
+from bench.odd import healthy_records, records_with_incidents
+from bench.rules import rules
 
 from spike.domain.detect import detect
 from spike.readers.metrics import read_signals
+
+REPORTED_SEED = 9001
 
 SLACK_ROWS = 5
 """An incident counts as found where the answer overlaps the truth, give or take this many rows."""
@@ -49,6 +58,7 @@ class Score:
     onset_errors: list[float] = field(default_factory=list)
     """Rows between the reported onset and the truth."""
     leads: list[float] = field(default_factory=list)
+    """Rows from the answer to the loss's peak, where the gradient norm moved first."""
     names_missed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     names_false: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -62,18 +72,19 @@ class Score:
             "missed": self.missed,
             "onset_within_2": float(np.mean(errors <= 2)) if errors.size else float("nan"),
             "onset_p95": float(np.quantile(errors, 0.95)) if errors.size else float("nan"),
+            "lead": float(np.median(self.leads)) if self.leads else float("nan"),
         }
 
 
-def judge(record: Record, answers: list[tuple[int, int, int]], score: Score) -> None:
-    """Compare answers (onset, last, loss peak) with the truth of one record."""
+def judge(record: Record, answers: list[tuple[int, int]], score: Score) -> None:
+    """Compare answers (onset, last) with the truth of one record."""
     spacing = int(record.steps[1] - record.steps[0])
     slack = SLACK_ROWS * spacing
     hit = None
-    for onset, last, peak in answers:
+    for onset, last in answers:
         if record.onset is not None and onset <= record.last + slack and last >= record.onset - slack:
             if hit is None:
-                hit = (onset, peak)
+                hit = onset
         else:
             score.false += 1
             score.names_false[record.name] += 1
@@ -85,23 +96,25 @@ def judge(record: Record, answers: list[tuple[int, int, int]], score: Score) -> 
         return
     score.found += 1
     if record.name != "creep":  # the truth of a creep has no sharp onset
-        score.onset_errors.append((hit[0] - record.onset) / spacing)
+        score.onset_errors.append((hit - record.onset) / spacing)
     if record.leads:
-        score.leads.append((hit[1] - hit[0]) / spacing)
+        inside = (record.steps >= record.onset) & (record.steps <= record.last)
+        peak = int(record.steps[inside][np.argmax(record.loss[inside])])
+        score.leads.append((peak - hit) / spacing)
 
 
-def ours(record: Record) -> list[tuple[int, int, int]]:
-    """The detector's incidents as (onset, last, peak)."""
+def ours(record: Record) -> list[tuple[int, int]]:
+    """The detector's incidents as (onset, last)."""
     found = detect(record.signals()).incidents
-    return [(i.onset_step, max(s.last_step for s in i.signatures), i.peak_step) for i in found]
+    return [(i.onset_step, max(s.last_step for s in i.signatures)) for i in found]
 
 
-def theirs(record: Record, rule: str) -> list[tuple[int, int, int]]:
+def theirs(record: Record, rule: object) -> list[tuple[int, int]]:
     """A published rule's firings, joined where they follow each other within ten rows."""
-    norm = record.grad_norm
+    assert callable(rule)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        steps = RULES[rule](record.steps, record.loss, norm)
+        steps = rule(record.steps, record.loss, record.grad_norm)
     spacing = int(record.steps[1] - record.steps[0])
     joined: list[list[int]] = []
     for step in steps:
@@ -109,7 +122,41 @@ def theirs(record: Record, rule: str) -> list[tuple[int, int, int]]:
             joined[-1][1] = step
         else:
             joined.append([step, step])
-    return [(first, last, first) for first, last in joined]
+    return [(first, last) for first, last in joined]
+
+
+def compare(records: list[Record], with_rules: bool) -> dict[str, Score]:
+    """Scores of the detector and, beside it, of every rule."""
+    answer: dict[str, Score] = {"spike": Score()}
+    for record in records:
+        judge(record, ours(record), answer["spike"])
+    for name, rule in rules().items() if with_rules else ():
+        answer[name] = Score()
+        for record in records:
+            judge(record, theirs(record, rule), answer[name])
+    return answer
+
+
+def show(title: str, records: list[Record], scores: dict[str, Score]) -> None:
+    """One table."""
+    healthy = sum(record.onset is None for record in records)
+    rows = sum(len(record.steps) for record in records)
+    print(f"\n{title}: {len(records)} records ({healthy} healthy), {rows} rows")
+    for name, score in scores.items():
+        print(f"  {name:12}", "  ".join(f"{key} {value:.3g}" for key, value in score.summary().items()))
+    for what, names in (("missed", scores["spike"].names_missed), ("false", scores["spike"].names_false)):
+        print(f"  {what} by family", dict(Counter({_family(n): 0 for n in names}) + _sums(names)))
+
+
+def _family(name: str) -> str:
+    return name.split(" in ")[0]
+
+
+def _sums(names: dict[str, int]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for name, count in names.items():
+        total[_family(name)] += count
+    return total
 
 
 def real_runs(root: Path) -> list[str]:
@@ -129,38 +176,44 @@ def real_runs(root: Path) -> list[str]:
 
 
 def main() -> None:
-    """Run the bench and print its table."""
+    """Run the bench and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--per-family", type=int, default=25)
-    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=REPORTED_SEED)
     parser.add_argument("--real", type=Path, default=Path(__file__).parents[2] / "shared" / "real-runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rules", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--shifts", action="store_true")
     arguments = parser.parse_args()
-    records = labelled(arguments.per_family, arguments.seed)
-    score, start = Score(), time.perf_counter()
-    for record in records:
-        judge(record, ours(record), score)
-    seconds = time.perf_counter() - start
-    rows = sum(len(record.steps) for record in records)
-    answer = {"spike": score.summary()}
-    if arguments.rules:
-        for rule in RULES:
-            other = Score()
-            for record in records:
-                judge(record, theirs(record, rule), other)
-            answer[rule] = other.summary()
-    print(f"{len(records)} records, {rows} rows, {rows / seconds:,.0f} rows/s")
-    for name, numbers in answer.items():
-        print(f"{name:12}", "  ".join(f"{key} {value:.3g}" for key, value in numbers.items()))
-    print("missed by family", dict(score.names_missed))
-    print("false by family", dict(score.names_false))
-    print(f"led by the norm: median steps from onset to loss peak {np.median(score.leads or [0]):.1f}")
+    if arguments.speed:
+        print_speed()
+    elif arguments.shifts:
+        print_shifts()
+    else:
+        report(arguments)
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Score the labelled and the odd records and the real logs."""
+    if "losslint" not in rules():
+        print("losslint is not installed: it is not compared")
+    n, seed = arguments.per_family, arguments.seed
+    sets = {
+        "labelled": labelled(n, seed),
+        "odd shapes": [*healthy_records(12 * n, seed), *records_with_incidents(n, seed)],
+    }
+    answer: dict[str, dict[str, dict[str, float]]] = {}
+    for title, records in sets.items():
+        start = time.perf_counter()
+        scores = compare(records, arguments.rules)
+        show(f"{title}, seed {seed}, {time.perf_counter() - start:.0f} s", records, scores)
+        answer[title] = {name: score.summary() for name, score in scores.items()}
+    print()
     for line in real_runs(arguments.real):
         print(line)
     if arguments.json:
-        numbers = {"records": len(records), "rows_per_s": rows / seconds, **answer}
-        arguments.json.write_text(json.dumps(numbers, indent=2))
+        arguments.json.write_text(json.dumps({"seed": seed, **answer}, indent=2))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+
+Rule = Callable[[np.ndarray, np.ndarray, np.ndarray | None], list[int]]
+"""(steps, loss, grad_norm) -> steps at which it fires."""
 
 
 def megatron(steps: np.ndarray, loss: np.ndarray, grad_norm: np.ndarray | None) -> list[int]:
@@ -88,10 +93,40 @@ def zclip(steps: np.ndarray, loss: np.ndarray, grad_norm: np.ndarray | None) -> 
     return fired
 
 
-RULES = {
+def losslint() -> Rule | None:
+    """The installed package's own checks for spikes, divergence and non-finite values; None where it is not there.
+
+    It names no more than the first five steps of a kind, and no place for a divergence: that counts at the last tenth,
+    which it is measured on.
+    """
+    try:
+        from losslint.checks import check_divergence, check_loss_spike, check_nan_inf
+        from losslint.parsing import RunLog
+    except ImportError:
+        return None
+
+    def rule(steps: np.ndarray, loss: np.ndarray, grad_norm: np.ndarray | None) -> list[int]:
+        series = {"loss": loss.tolist()} | ({} if grad_norm is None else {"grad_norm": grad_norm.tolist()})
+        log = RunLog([int(step) for step in steps], series, Path("run.jsonl"))
+        findings = [*check_nan_inf(log), *check_loss_spike(log), *check_divergence(log)]
+        fired = {step for finding in findings for step in finding.details.get("steps", ())}
+        if any(finding.check == "divergence" for finding in findings):
+            fired.add(int(steps[-max(1, len(steps) // 10)]))
+        return sorted(fired)
+
+    return rule
+
+
+RULES: dict[str, Rule] = {
     "Megatron-LM": megatron,
     "llm-foundry": llm_foundry,
     "Lightning": lightning,
     "OLMo": olmo,
     "ZClip": zclip,
 }
+
+
+def rules() -> dict[str, Rule]:
+    """Every rule that can be compared here."""
+    installed = losslint()
+    return RULES if installed is None else {**RULES, "losslint": installed}
