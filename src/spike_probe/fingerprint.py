@@ -9,6 +9,7 @@ import torch
 
 from spike_probe.digests import dtype_name, local, scalar_tensor, tensor_digest
 from spike_probe.live_state import LiveState
+from spike_probe.shards import place_of
 
 
 def tensor_print(role: str, name: str, index: int, key: str, tensor: torch.Tensor) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def tensor_print(role: str, name: str, index: int, key: str, tensor: torch.Tenso
     shape = list(held.shape)
     return {
         "role": role, "name": name, "index": index, "key": key, "dtype": dtype_name(held.dtype), "shape": shape,
-        "digest": tensor_digest(held), **_statistics(held),
+        "digest": tensor_digest(held), **_statistics(held), **place_of(tensor),
     }  # fmt: skip
 
 

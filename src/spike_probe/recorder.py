@@ -52,6 +52,7 @@ class Recorder:
         self._has_started = False
         self._has_updated = False
         self._seen_model = False
+        self._seen_backward = False
         self._is_compiled = False
         self._traced_autocast: dict[str, None] = {}
         """Autocast types inside of compiled code: entered while it is traced, and never seen again."""
@@ -180,6 +181,7 @@ class Recorder:
         if self.window.is_complete:
             self.window.leave()
         self._roll()
+        self._seen_backward = True
         if tensors:
             self._ledger.open(tensors[0].device)
         micro = self._current_micro()
@@ -235,6 +237,8 @@ class Recorder:
 
     def update_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """Gradients are final; with a closure this comes after the closure has run."""
+        if self._is_preparing(optimizer):
+            return
         step = self._current_step()
         self.state.note_optimizer(optimizer)
         update = step.update(optimizer)
@@ -250,8 +254,17 @@ class Recorder:
             self._copies.setdefault(id(optimizer), ParameterCopy()).take(optimizer)
         self._intervene("before_update", optimizer)
 
+    def _is_preparing(self, optimizer: torch.optim.Optimizer) -> bool:
+        """An update before any forward or backward, by zeros alone: how `torch.distributed.checkpoint.state_dict` makes
+        an optimizer allocate the moments that it then loads into. It trains nothing and is no step."""
+        if self._seen_model or self._seen_backward:
+            return False
+        return all(not bool(local(grad).any()) for grad in gradients(optimizer))
+
     def update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has returned."""
+        if self._is_preparing(optimizer):
+            return
         step = self._current_step()
         update = step.update(optimizer)
         update.lr = _learning_rates(optimizer)

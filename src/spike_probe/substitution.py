@@ -15,6 +15,8 @@ from spike_probe.digests import batch_digest, dtype_name, tensor_digest
 from spike_probe.intervention import Intervention, Live
 from spike_probe.plan import PlannedChange
 
+UNTOUCHED = "untouched: the change is for other ranks"
+
 
 class DonorBatches:
     """Saved batches by the place they go to, from texts "step:micro:rank:path"."""
@@ -28,6 +30,10 @@ class DonorBatches:
     def num_micros(self, step: int, rank: int) -> int:
         """Micro-batches that are there for this step and rank."""
         return sum(1 for at_step, _, at_rank in self._paths if (at_step, at_rank) == (step, rank))
+
+    def is_for(self, rank: int) -> bool:
+        """True where any donor is meant for this rank; the others keep their batches."""
+        return any(at_rank == rank for _, _, at_rank in self._paths)
 
     def sites(self, step: int, micro: int, rank: int) -> list[list[torch.Tensor]]:
         """Tensors by site; KeyError where there is no such donor, ValueError where the file is something else."""
@@ -69,7 +75,7 @@ class Substitution(Intervention):
     def substitute(
         self, live: Live, micro: MicroBatch, site: int, tensors: list[torch.Tensor]
     ) -> Optional[list[torch.Tensor]]:
-        if self._refused_step == live.step:
+        if self._refused_step == live.step or not self.donors.is_for(live.rank):
             return None
         try:
             if site == 0:
@@ -94,6 +100,9 @@ class Substitution(Intervention):
         live.effect(f"batch.{micro.index}", before, f"{after}{note}", is_changed)
 
     def after_step(self, live: Live) -> None:
+        if not self.donors.is_for(live.rank):
+            live.effect("batch", "the step's own", UNTOUCHED, True)
+            return
         wanted = self.donors.num_micros(live.step, live.rank)
         seen = live.num_micro_batches() or 0
         if self._refused_step != live.step and seen < wanted:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spike.actions.investigation import Investigation
+from spike.actions.live_shards import shard_digests
 from spike.actions.reseeded import licence_by_seeds
 from spike.actions.trials import Baseline, Performed, judge, perform, untestable
 from spike.casefile.codec import to_payload
@@ -16,9 +17,18 @@ from spike.domain.licence import judge_licence, step_offset
 from spike.domain.measured import NotMeasured
 from spike.domain.noise import noise_floor
 from spike.domain.receipt import load_receipt
-from spike.domain.trace import CapturedBatch
+from spike.domain.trace import CapturedBatch, TensorPrint
 from spike.domain.traced import equal_in_every_bit
-from spike.domain.trial import FactorDifference, Grade, Licence, NoiseFloor, OutcomeKind, TrialResult, TrialSpec
+from spike.domain.trial import (
+    FactorDifference,
+    Grade,
+    Licence,
+    NoiseFloor,
+    OutcomeKind,
+    TrialResult,
+    TrialRun,
+    TrialSpec,
+)
 from spike.readers.checkpoints import inspect_checkpoint, scan_checkpoint
 
 NUM_DONORS = 6
@@ -100,6 +110,11 @@ class Bench:
         if path not in self._scans:
             self._scans[path] = scan_checkpoint(inspect_checkpoint(Path(path)))
         return self._scans[path]
+
+    def shards(self, run: TrialRun, checkpoint: PinnedCheckpoint | None = None) -> dict[TensorPrint, str]:
+        """What a checkpoint (the last good one) holds where this trial's ranks held shards after its step."""
+        chosen = checkpoint or self.investigation.last_good
+        return shard_digests(run.traces, inspect_checkpoint(self.investigation.pinned_path(chosen)), step=chosen.step)
 
     def run(self, experiment: str, spec: TrialSpec) -> TrialResult:
         """Perform and judge one experiment against the baseline, and remember it under its name."""
@@ -233,8 +248,9 @@ def _resumed_wrongly(investigation: Investigation, performed: Performed) -> list
     if failed:
         return [failed]
     reasons = []
-    scan = scan_checkpoint(inspect_checkpoint(investigation.pinned_path(start)))
-    receipt = load_receipt(traces, scan)
+    checkpoint = inspect_checkpoint(investigation.pinned_path(start))
+    scan = scan_checkpoint(checkpoint)
+    receipt = load_receipt(traces, scan, shard_digests(traces, checkpoint, step=start.step))
     if not isinstance(receipt, NotMeasured) and receipt.parameters:
         opened = any(trace.process.opened for trace in traces)
         how = "although it opened the file" if opened else "and it never opened the file"

@@ -182,7 +182,7 @@ def _conditions(bench: Bench, performed: Performed, result: TrialResult) -> list
     first = min(intervention.steps, default=own.first_step + 1) if intervention is not None else bench.onset
     start = next((p for p in _pins(investigation) if p.original == performed.run.spec.checkpoint), None)
     receipt = (
-        compare_receipt(performed.run.traces, bench.scan(start))
+        compare_receipt(performed.run.traces, bench.scan(start), bench.shards(performed.run, start))
         if start is not None
         else NotMeasured("the checkpoint of the gate trial is not pinned in the case")
     )

@@ -34,7 +34,7 @@ def baseline_facts(bench: Bench) -> tuple[Fact, ...]:
     performed = bench.baseline.performed
     evidence = (performed.id,)
     traces = performed.run.traces
-    receipt = load_receipt(traces, bench.scan(bench.investigation.last_good))
+    receipt = load_receipt(traces, bench.scan(bench.investigation.last_good), bench.shards(performed.run))
     return (
         _non_finite(bench),
         supervised(traces, bench.suspect_steps(), evidence),
@@ -235,9 +235,8 @@ def earlier_checkpoint_facts(bench: Bench) -> tuple[Fact, ...]:
     evidence = (performed.id, investigation.last_good.pinned)
     if licence.grade not in (Grade.BIT_EXACT, Grade.LOG_EXACT):
         return rebuild_facts(NotMeasured(f"the earlier steps do not reproduce: {licence.reason}"), evidence)
-    facts = rebuild_facts(
-        compare_rebuild(performed.run.traces, bench.scan(investigation.last_good), step=step), evidence
-    )
+    scan, shards = bench.scan(investigation.last_good), bench.shards(performed.run, investigation.last_good)
+    facts = rebuild_facts(compare_rebuild(performed.run.traces, scan, step=step, shards=shards), evidence)
     place = Place(file=investigation.last_good.original)
     return tuple(replace(f, where=replace(f.where, file=place.file)) if f.value == "differs" else f for f in facts)
 

@@ -35,6 +35,8 @@ from spike.lab.traces import read_batches, read_traces
 from spike.readers.checkpoints import find_checkpoints
 from spike.readers.metrics import read_signals
 
+UNTOUCHED = "untouched"
+"""What a rank says of a change that is for others."""
 ASSUMED_STEPS = "assumed-steps"
 """The note of the console reader on rows that had no step of their own."""
 TRIAL_SCHEMA, RUN_SCHEMA, OUTCOME_SCHEMA = "spike.trial/1", "spike.trial-run/1", "spike.outcome/1"
@@ -318,7 +320,8 @@ def _took_effect(intervention: Intervention, run: TrialRun, baseline: Baseline |
         changed = baseline is None or not same or _arguments_differ(run, baseline)
         return changed and _reached_rates(intervention, run)
     reached = [t for t in run.traces if t.steps]
-    return bool(reached) and all(t.effects and all(e.took_effect for e in t.effects) for t in reached)
+    is_made = any(not e.after.startswith(UNTOUCHED) for t in reached for e in t.effects)
+    return is_made and all(t.effects and all(e.took_effect for e in t.effects) for t in reached)
 
 
 KNOB_RATE_TOLERANCE = 0.10

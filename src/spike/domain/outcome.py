@@ -156,7 +156,8 @@ def _excess(signature: Signature, value: float, centre: float | None = None) -> 
 def _decide(judged: Sequence[_Judged]) -> Outcome:
     strongest = max(judged, key=lambda j: j.share)
     text = "; ".join(_text(j) for j in judged)
-    facts = (strongest.signature.signal, strongest.peak_value, strongest.peak_step, strongest.share)
+    shares = tuple((j.signature.signal, j.share) for j in judged)
+    facts = (strongest.signature.signal, strongest.peak_value, strongest.peak_step, strongest.share, shares)
     if any(j.share >= REPRODUCED_SHARE and not j.inside for j in judged):
         return Outcome(OutcomeKind.REPRODUCED, text, *facts)
     if all(j.inside or j.share <= ABSENT_SHARE for j in judged):

@@ -68,6 +68,15 @@ class TensorPrint:
     digest: str
     l2: float
     num_nonfinite: int
+    whole: tuple[int, ...] = ()
+    """Shape of the tensor of which this is one rank's shard; () for a whole tensor, or where it is not known."""
+    offset: tuple[int, ...] = ()
+    """Where the shard begins in it."""
+
+    @property
+    def is_shard(self) -> bool:
+        """True for a part of a tensor whose place in the whole is known."""
+        return bool(self.whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,8 @@ class Outcome:
     peak_step: int = 0
     excess: float = 0.0
     """Distance of the peak from the baseline, as a fraction of the incident's own distance."""
+    shares: tuple[tuple[str, float], ...] = ()
+    """The same for every signal that decided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,8 @@ def _tensor(raw: Line) -> TensorPrint:
         digest=str(raw["digest"]),
         l2=_number(raw.get("l2")),
         num_nonfinite=int(raw.get("nonfinite") or 0),
+        whole=tuple(int(n) for n in raw.get("whole") or ()),
+        offset=tuple(int(n) for n in raw.get("offset") or ()),
     )
 
 

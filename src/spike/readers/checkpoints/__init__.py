@@ -24,6 +24,7 @@ __all__ = [
     "CheckpointReader",
     "Damaged",
     "LazyTensor",
+    "box_digest",
     "checksums",
     "file_checksums",
     "find_checkpoints",
@@ -206,3 +207,15 @@ def write_donor(checkpoint: Checkpoint, path: Path, *, parameters: bool, moments
     from spike.readers.checkpoints import _donor
 
     _donor.write(lazy_tensors(checkpoint), path, parameters=parameters, moments=moments)
+
+
+def box_digest(tensor: LazyTensor, offset: Sequence[int], shape: Sequence[int]) -> str:
+    """Digest of a box of the tensor, as if it were a tensor of its own (docs/FORMATS.md). Raises `InputUnreadable`."""
+    import hashlib
+
+    from spike.readers.checkpoints._scan import digest_header
+
+    part = tensor.read()[tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))]
+    digest = hashlib.sha256(digest_header(tensor.dtype, part.shape))
+    digest.update(part.tobytes())
+    return digest.hexdigest()
