@@ -117,7 +117,7 @@ def _training(scene: Scene, history: Compared | None, onward: Compared | None) -
         if compared.scans.is_frozen:
             text = (
                 f"not one of {compared.scans.num_parameters} weights moved between step {compared.before.step} "
-                f"and step {compared.after.step}"
+                f"and step {compared.after.step}{_advance(scene, compared)}"
             )
             return Fact(name, "no", text, evidence, step=_step(compared.after))
     compared = known[0]
@@ -126,8 +126,21 @@ def _training(scene: Scene, history: Compared | None, onward: Compared | None) -
     text = (
         f"{compared.scans.num_parameters - len(compared.scans.unchanged)} of {compared.scans.num_parameters} weights "
         f"moved from step {compared.before.step} to {compared.after.step}, by {typical:.2%} of their norm (median)"
+        f"{_advance(scene, compared)}"
     )
     return Fact(name, "yes", text, (scene.evidence(compared.before), scene.evidence(compared.after)))
+
+
+def _advance(scene: Scene, compared: Compared) -> str:
+    """What the optimizer's own counts say of the same time."""
+    before, after = (step_counters(scene.scan(c)) for c in (compared.before, compared.after))
+    if not before or not after:
+        return ""
+    made, steps = after[-1] - before[-1], _step(compared.after) - _step(compared.before)
+    if made == steps:
+        return f"; the optimizer counts {made:g} updates between them"
+    how = "no update" if made == 0 else f"{made:g} updates"
+    return f"; the optimizer counts {how} in these {steps} steps"
 
 
 def _bit_flip(scene: Scene, history: Compared | None, onward: Compared | None) -> Fact:
@@ -177,13 +190,14 @@ def _generation(scene: Scene, checkpoint: Checkpoint, history: Compared | None) 
             text = f"the {shared[0]} of {shown} are byte by byte those of {scene.original(other)} (step {other.step})"
             text += ", the rest is not" if len(shared) == 1 else ""
             return Fact(name, "mixed", text, (*evidence, scene.evidence(other)), Place(file=shown))
-    mixed = _file_of_another(scene, checkpoint)
+    equal = _equal_files(scene, checkpoint)
+    mixed = next(((file, others[0]) for file, others in equal.items() if len(others) == 1), None)
     if mixed is not None:
         file, other = mixed
         text = f"{file} of {shown} is byte by byte that of {scene.original(other)} (step {other.step}), the rest is not"
         return Fact(name, "mixed", text, (*evidence, scene.evidence(other)), Place(file=f"{shown}/{file}"))
-    if history is not None and history.scans.stale:
-        stale = history.scans.stale[0]
+    stale = next((s for s in history.scans.stale if s.part not in equal), None) if history is not None else None
+    if history is not None and stale is not None:
         text = (
             f"{stale.part} of {shown} is byte by byte that of step {history.before.step} "
             f"({stale.num_tensors} tensors), while {stale.num_moved_elsewhere} other tensors moved"
@@ -199,17 +213,15 @@ def _generation(scene: Scene, checkpoint: Checkpoint, history: Compared | None) 
     return Fact(name, "one", text, tuple(evidence))
 
 
-def _file_of_another(scene: Scene, checkpoint: Checkpoint) -> tuple[str, Checkpoint] | None:
-    """(file, other checkpoint) where one file is the other's while a file of its kind, or the rest of it, is not.
+def _equal_files(scene: Scene, checkpoint: Checkpoint) -> dict[str, list[Checkpoint]]:
+    """File -> other checkpoints whose same file is equal, where a file of its kind, or the rest of it, is not.
 
-    A file that equals several generations holds what is not trained, and tells nothing.
+    One that equals a single other generation is that one's; one that equals several holds what is not trained.
     """
     own = file_checksums(checkpoint)
-    if len(own) < 2:
-        return None
     equal: dict[str, list[Checkpoint]] = defaultdict(list)
     moved: set[tuple[str, str]] = set()
-    for other in _nearest(scene, checkpoint)[:MAX_FILE_GENERATIONS]:
+    for other in _nearest(scene, checkpoint)[:MAX_FILE_GENERATIONS] if len(own) > 1 else ():
         theirs = file_checksums(other, own) if other.layout == checkpoint.layout else {}
         for file, marks in own.items():
             common = marks.keys() & theirs.get(file, {}).keys()
@@ -217,12 +229,13 @@ def _file_of_another(scene: Scene, checkpoint: Checkpoint) -> tuple[str, Checkpo
                 equal[file].append(other)
             elif common:
                 moved.add((_kind(file), other.path))
+    found = {}
     for file, others in sorted(equal.items()):
         is_moment = any(piece.startswith(Role.MOMENT.value) for piece in own[file])
-        kinds = {path for kind, path in moved if kind == _kind(file) or is_moment}
-        if len(others) == 1 and others[0].path in kinds:
-            return file, others[0]
-    return None
+        beside = {path for kind, path in moved if kind == _kind(file) or is_moment}
+        if len(others) > 1 or others[0].path in beside:
+            found[file] = others
+    return found
 
 
 def _kind(file: str) -> str:

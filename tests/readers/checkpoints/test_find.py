@@ -1,7 +1,9 @@
 """Are a run's checkpoints found, in order, once each, with the step that they are of?"""
 
+import argparse
 import importlib
 import pkgutil
+import shutil
 import subprocess
 import sys
 
@@ -205,3 +207,73 @@ def test_reading_checkpoints_needs_no_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+# -- very many ---
+
+
+def many(root, count):
+    weights(root / "step-1" / "model.pt", step=1)
+    weights(root / "step-1" / "optimizer.pt")
+    for step in range(2, count + 1):
+        shutil.copytree(root / "step-1", root / f"step-{step}")
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Paths that were looked into."""
+    reader = next(r for r in checkpoints.readers() if r.layout == "torch-parts")
+    seen, inspect = [], reader.inspect
+
+    def counted(path):
+        seen.append(path.name)
+        return inspect(path)
+
+    monkeypatch.setattr(reader, "inspect", counted)
+    return seen
+
+
+@pytest.mark.parametrize("pattern", ["", "step-{step}"])
+def test_of_very_many_only_those_around_the_step_and_the_newest_are_read(tmp_path, reads, pattern):
+    many(tmp_path, 200)
+    found = find_checkpoints(tmp_path, pattern, near=100)
+    assert len(found) == 200
+    assert len(reads) <= 64
+    read = {int(name.removeprefix("step-")) for name in reads}
+    assert set(range(70, 108)) | set(range(190, 201)) <= read
+    unread = [c for c in found if c.reason.startswith("not read: one of 200")]
+    assert {c.integrity for c in unread} == {Integrity.UNVERIFIABLE}
+    assert len(unread) + len(reads) == 200
+    assert {c.layout for c in unread} == {"torch-parts"}
+
+
+def test_without_a_step_the_newest_are_read_and_few_are_all_read(tmp_path, reads):
+    many(tmp_path, 80)
+    find_checkpoints(tmp_path)
+    assert set(range(50, 81)) <= {int(name.removeprefix("step-")) for name in reads}
+    reads.clear()
+    for step in range(40, 81):
+        shutil.rmtree(tmp_path / f"step-{step}")
+    assert all(not c.reason.startswith("not read") for c in find_checkpoints(tmp_path))
+    assert len(reads) == 39
+
+
+def test_a_large_index_means_that_fewer_are_read():
+    from spike.readers.checkpoints._find import INDEX_BYTES, MAX_READ, MIN_READ, _limit
+
+    class Place:
+        def __init__(self, size):
+            self.size = size
+
+        def __truediv__(self, name):
+            return self if name == ".metadata" else Place(None)
+
+        def is_file(self):
+            return self.size is not None
+
+        def stat(self):
+            return argparse.Namespace(st_size=self.size)
+
+    sizes = {10_000: MAX_READ, INDEX_BYTES // 20: 20, INDEX_BYTES: MIN_READ, 10 * INDEX_BYTES: MIN_READ}
+    assert {size: _limit([(Place(size), 1, None)]) for size in sizes} == sizes
+    assert _limit([]) == MAX_READ
