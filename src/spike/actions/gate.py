@@ -278,7 +278,7 @@ def _resume_command(investigation: Investigation, spec: TrialSpec, chosen: Chose
     A change that only the probe made is not in the command: it has to be made by hand first, and the comment says so.
     """
     run, change = investigation.run, spec.intervention
-    line = run.launch.replace("{checkpoint}", shlex.quote(spec.checkpoint))
+    line = run.launch.replace("{checkpoint}", shlex.quote(_resumable(investigation, spec)))
     line = line.replace("{workdir}", shlex.quote(run.directory)).replace("{step}", str(spec.first_step))
     start = f"cd {shlex.quote(run.cwd or run.directory)} && "
     if change is None:
@@ -302,6 +302,14 @@ def _checkout(directory: str, commit: str) -> str:
         return f"{git} checkout {commit}"
     aside = f"{git} stash push"
     return aside if state.commit == commit else f"{aside} && {git} checkout {commit}"
+
+
+def _resumable(investigation: Investigation, spec: TrialSpec) -> str:
+    """The path that the gated command took: of a checkpoint in a store its copy, which is known to load."""
+    pin = next((p for p in _pins(investigation) if p.original == spec.checkpoint), None)
+    if pin is None or not is_url(pin.original):
+        return spec.checkpoint
+    return str(investigation.pinned_path(pin))
 
 
 def _rollback_command(investigation: Investigation, spec: TrialSpec) -> str:
