@@ -217,3 +217,33 @@ def test_a_record_is_drawn_as_a_figure(tmp_path: Path) -> None:
     write_run(tmp_path)
     spike("--plot", "signals.svg", cwd=tmp_path)
     assert (tmp_path / "signals.svg").read_text().startswith("<svg")
+
+
+def test_hundreds_of_incidents_stay_a_screenful_and_all_of_them_can_be_had(tmp_path: Path) -> None:
+    path = write_run(tmp_path, spike_at=None, rows=6000)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows[200::50]:
+        row["loss"] *= 2.0
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = spike("metrics.jsonl", cwd=tmp_path).stdout.splitlines()
+    number = int(next(line for line in told if " incidents between steps " in line).split()[0])
+    assert number >= 100
+    assert len(told) <= 60
+    assert f"{number - 8} more: --all lists them, --json has them" in told
+    everything = spike("metrics.jsonl", "--all", cwd=tmp_path).stdout.splitlines()
+    assert sum(line.split(".")[0].isdigit() and " at step " in line for line in everything) == number
+
+
+def test_the_ranks_of_a_directory_are_compared_and_told_by_host(tmp_path: Path) -> None:
+    lines = write_run(tmp_path / "one", spike_at=None, rows=60).read_text().splitlines()
+    (tmp_path / "logs").mkdir()
+    for rank in range(6):
+        rows = [json.loads(line) | {"lr": 3e-4, "host": f"node{rank // 2}"} for line in lines]
+        for row in rows[40:] if rank in (2, 3) else ():
+            row["lr"] = 2e-4
+        (tmp_path / "logs" / f"rank{rank}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = spike("logs", cwd=tmp_path).stdout
+    assert "ranks: 6 ranks, 60 steps: part at step 41, in the learning rate" in told
+    assert "0.0002: 2 ranks, ranks 2-3 on all of node1" in told
+    (ranks,) = json.loads(spike("logs", "--json", cwd=tmp_path).stdout)["ranks"]
+    assert (ranks["agree"], ranks["partings"][0]["minority"]) == (False, "2-3")

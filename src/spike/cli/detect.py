@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 
     from spike.actions.detect import RunDetection
     from spike.domain.incident import Incident
+    from spike.domain.signals import Damage, Source
 
 SEVERITIES = ("transient", "lasting", "fatal", "never")
-MOST_SHOWN = 12
-"""Incidents told in full; the others get one line."""
+MOST_SHOWN = 8
+"""Incidents told; of more than these the worst, after a summary."""
+MOST_LINES = 8
+"""Files, notices and damages of one run that are listed."""
 
 
 def detect(
@@ -39,6 +42,10 @@ def detect(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Also draw the whole record to this .svg or .html file.")
     ] = None,
+    show_all: Annotated[
+        bool,
+        typer.Option("--all", help="List every incident, file, notice and damage; by default the worst and first."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find spikes, divergence, non-finite values, level shifts, drifts, drops and skipped steps.
@@ -58,7 +65,7 @@ def detect(
     if as_json:
         emit_json({**runs_payload(found), "ranks": _ranks_payload(found)})
     else:
-        _tell(found, paths or [])
+        _tell(found, paths or [], show_all)
     incidents = [i for one in found for i in one.detection.incidents]
     worst = any(_fails(i, fail_on) for i in incidents)
     finish(ExitCode.ANSWER_NO if worst else ExitCode.PASSED)
@@ -108,10 +115,16 @@ def _fails(incident: Incident, fail_on: str) -> bool:
 
 
 def _draw(one: RunDetection, path: Path) -> None:
+    from spike.domain.errors import SpikeError
     from spike.report.figures import styled, to_svg
     from spike.report.plot import figure
 
-    chart = figure(one.signals, one.detection)
+    incidents = one.detection.incidents
+    chart = figure(one.signals, one.detection, _worst(incidents) if len(incidents) > MOST_SHOWN else incidents)
+    if chart is None:
+        raise SpikeError(
+            f"there is no loss and no gradient norm to draw to {path}", hint="spike detect --map loss=COLUMN"
+        )
     if path.suffix == ".svg":
         path.write_text(to_svg(chart, "signals"), encoding="utf-8")
     else:
@@ -128,11 +141,11 @@ def _ranks_payload(found: Sequence[RunDetection]) -> list[dict[str, Any]]:
     return [{"source": source, **rank_payload(sync)} for source, sync in told if sync is not None]
 
 
-def _tell(found: Sequence[RunDetection], paths: list[Path]) -> None:
+def _tell(found: Sequence[RunDetection], paths: list[Path], show_all: bool) -> None:
     for one in found:
         if len(found) > 1:
             answer(f"== {one.source}")
-        _tell_one(one)
+        _tell_one(one, show_all)
         if len(found) > 1:
             answer("")
     incidents = [i for one in found for i in one.detection.incidents]
@@ -142,16 +155,25 @@ def _tell(found: Sequence[RunDetection], paths: list[Path]) -> None:
         answer("next: spike init in the run's directory, then spike freeze: it keeps the evidence")
 
 
-def _tell_one(one: RunDetection) -> None:
+def _tell_one(one: RunDetection, show_all: bool) -> None:
     from spike.actions.detect import primary_incident
     from spike.report.plot import terminal_chart
+    from spike.report.text import visible
 
-    _tell_sources(one)
+    sources = [_source_line(source) for source in one.signals.sources]
+    _tell_some(sources, "files", show_all)
     incidents = one.detection.incidents
     if not incidents:
         answer("no incident: every signal stays within this run's own noise")
+    told = incidents if show_all or len(incidents) <= MOST_SHOWN else _worst(incidents)
+    if len(told) < len(incidents):
+        answer(_summary(incidents))
+        answer(f"the {len(told)} worst:")
     for number, incident in enumerate(incidents, start=1):
-        _tell_incident(number, incident, in_full=number <= MOST_SHOWN)
+        if incident in told:
+            _tell_incident(number, incident)
+    if len(told) < len(incidents):
+        answer(f"{len(incidents) - len(told)} more: --all lists them, --json has them")
     worst = primary_incident(one.detection)
     if worst is not None:
         chart = terminal_chart(one.signals, worst)
@@ -160,13 +182,60 @@ def _tell_one(one: RunDetection) -> None:
             answer(chart)
             answer("")
     _tell_ranks(one)
-    for notice in one.detection.notices:
-        answer(f"benign: {notice.pattern}{_steps(notice.steps)}: {notice.why_benign}")
-    for _, sentence in one.signals.notes:
-        answer(f"note: {sentence}")
-    for damage in one.signals.damages:
-        place = f" line {damage.line} (byte {damage.byte_offset})" if damage.line else ""
-        answer(f"{'skipped' if damage.benign else 'damaged'}: {damage.source}{place}: {damage.reason}")
+    _tell_some(
+        [f"benign: {n.pattern}{_steps(n.steps)}: {n.why_benign}" for n in one.detection.notices], "notices", show_all
+    )
+    _tell_some([f"note: {visible(sentence)}" for _, sentence in one.signals.notes], "notes", show_all)
+    damages = sorted(one.signals.damages, key=lambda damage: damage.benign)
+    _tell_some([_damage_line(damage) for damage in damages], "places that could not be read", show_all)
+
+
+def _tell_some(lines: list[str], what: str, show_all: bool) -> None:
+    shown = lines if show_all or len(lines) <= MOST_LINES + 1 else lines[:MOST_LINES]
+    for line in shown:
+        answer(line)
+    if len(shown) < len(lines):
+        answer(f"and {len(lines) - len(shown):,} more {what}: --all lists them, --json has them")
+
+
+def _damage_line(damage: Damage) -> str:
+    from spike.report.text import visible
+
+    place = f" line {damage.line} (byte {damage.byte_offset})" if damage.line else ""
+    return f"{'skipped' if damage.benign else 'damaged'}: {visible(damage.source)}{place}: {visible(damage.reason)}"
+
+
+def _worst(incidents: Sequence[Incident]) -> list[Incident]:
+    """The worst few, in the order in which primary_incident chooses."""
+    from dataclasses import replace
+
+    from spike.actions.detect import primary_incident
+    from spike.domain.incident import Detection
+
+    left = Detection(tuple(incidents))
+    found: list[Incident] = []
+    while len(found) < MOST_SHOWN:
+        worst = primary_incident(left)
+        assert worst is not None
+        found.append(worst)
+        left = replace(left, incidents=tuple(i for i in left.incidents if i is not worst))
+    return found
+
+
+def _summary(incidents: Sequence[Incident]) -> str:
+    """Counts by severity and kind, and where they lie."""
+    from collections import Counter
+
+    from spike.report.phrases import KIND_WORDS
+
+    severities = Counter(i.severity.value for i in incidents)
+    kinds = Counter(KIND_WORDS[i.kind] for i in incidents)
+    first, last = incidents[0].onset_step, incidents[-1].onset_step
+    return (
+        f"{len(incidents)} incidents between steps {first} and {last}: "
+        f"{', '.join(f'{severities[s]} {s}' for s in reversed(SEVERITIES) if severities[s])}; "
+        f"{', '.join(f'{count} x {kind}' for kind, count in kinds.most_common())}"
+    )
 
 
 def _tell_ranks(one: RunDetection) -> None:
@@ -178,28 +247,21 @@ def _tell_ranks(one: RunDetection) -> None:
         answer(line)
 
 
-def _tell_sources(one: RunDetection) -> None:
-    for source in one.signals.sources:
-        span = f"steps {source.first_step}-{source.last_step}" if source.first_step is not None else "no steps"
-        answer(f"read {source.path} ({source.format}, {source.num_rows} rows, {span})")
+def _source_line(source: Source) -> str:
+    from spike.report.text import visible
+
+    span = f"steps {source.first_step}-{source.last_step}" if source.first_step is not None else "no steps"
+    return f"read {visible(source.path)} ({source.format}, {source.num_rows} rows, {span})"
 
 
-def _tell_incident(number: int, incident: Incident, *, in_full: bool) -> None:
+def _tell_incident(number: int, incident: Incident) -> None:
     from spike.report.phrases import KIND_WORDS, incident_words, recovery_words
 
     rank = f" on rank {incident.rank}" if incident.rank is not None else ""
-    head = f"{number}. {KIND_WORDS[incident.kind]} at step {incident.onset_step}{rank}, {incident.severity.value}"
-    if not in_full:
-        answer(f"{head}: {_ratio(incident)} of usual at step {incident.peak_step}")
-        return
-    answer(head)
+    answer(f"{number}. {KIND_WORDS[incident.kind]} at step {incident.onset_step}{rank}, {incident.severity.value}")
     answer(f"   {incident_words(incident)} {recovery_words(incident)}")
     for hint in incident.hints:
         answer(f"   look: {hint}")
-
-
-def _ratio(incident: Incident) -> Any:
-    return f"{incident.ratio:.3g} times"
 
 
 def _steps(steps: tuple[int, ...]) -> str:
