@@ -142,6 +142,8 @@ class Table:
         self, name: str, steps: NDArray[np.int64], values: NDArray[np.float64], *, rank: int | None = None
     ) -> None:
         """Add rows of one column, in file order."""
+        if not steps.size:
+            return
         self.num_rows += steps.size
         cells = self._cells.setdefault((name, rank, False), _Cells())
         cells.steps.frombytes(steps.tobytes())

@@ -26,6 +26,9 @@ from spike.readers.metrics.wide_rows import WideRows
 MOST_SUSPICIOUS_SHARE = 0.5
 """Where more rows than this need the line-exact reader, it reads the file alone."""
 
+MAX_RANGE_BYTES = 128 << 20
+"""A longer range holds a line that is no row; the line-exact reader passes over it in bounded memory."""
+
 _NULL = re.compile(rb'":\s*null\s*[,}]')
 
 
@@ -129,6 +132,8 @@ def _settle(reading: _Reading, stream: BinaryIO) -> None:
         if is_whole and not batch.bad.size:
             _assert_aligned(reading, batch, stream, start)
             continue
+        if end - start > MAX_RANGE_BYTES:
+            raise _Unclear
         stream.seek(start)
         lines = stream.read(end - start).split(b"\n")
         lines = lines[: batch.end - batch.first]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from spike.readers.metrics.contract import HEAD_BYTES, MetricReader
@@ -30,6 +30,7 @@ _SKIPPED_SUFFIXES = frozenset(
     for suffix in names.split()
 )
 _CHECKPOINT = re.compile(r"^(checkpoint|ckpt|step|iter|global_?step|epoch)[-_=]?\d+$|\.ckpt$", re.IGNORECASE)
+EMPTY = "the file is empty"
 LFS_POINTER = b"version https://git-lfs.github.com/spec"
 
 
@@ -39,7 +40,22 @@ def find_metric_files(directory: Path) -> tuple[Path, ...]:
     Checkpoints, version control, virtual environments and known binaries are passed over; of the
     trainer_state.json copies inside checkpoints the newest one counts.
     """
-    found = [path for path in candidates(directory) if recognise(path) is not None]
+    return survey(directory)[0]
+
+
+def survey(directory: Path) -> tuple[tuple[Path, ...], list[tuple[Path, str]]]:
+    """The metric files, and (path, reason) of what could be one and cannot be read. Empty files are neither."""
+    found: list[Path] = []
+    unreadable: list[tuple[Path, str]] = []
+    for path in candidates(directory, lambda error: unreadable.append((Path(error.filename), _reason(error)))):
+        if recognise(path) is not None:
+            found.append(path)
+        elif (reason := why_unreadable(path)) and reason != EMPTY:
+            unreadable.append((path, reason))
+    return _newest_of(found), unreadable
+
+
+def _newest_of(found: list[Path]) -> tuple[Path, ...]:
     newest: dict[Path, Path] = {}
     for path in (path for path in found if path.name == "trainer_state.json"):
         run = path.parent.parent if _CHECKPOINT.search(path.parent.name) else path.parent
@@ -72,11 +88,11 @@ def _size_and_age(path: Path) -> tuple[int, int]:
     return facts.st_size, facts.st_mtime_ns
 
 
-def candidates(directory: Path) -> Iterator[Path]:
-    """Files that could hold metrics, by their name and place alone."""
+def candidates(directory: Path, refused: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """Files that could hold metrics, by their name and place alone; `refused` is told of directories not listed."""
     seen = 0
     root_depth = len(directory.parts)
-    for where, names, files in os.walk(directory):
+    for where, names, files in os.walk(directory, onerror=refused):
         here = Path(where)
         depth = len(here.parts) - root_depth
         inside_checkpoint = depth > 0 and _CHECKPOINT.search(here.name) is not None
@@ -97,6 +113,26 @@ def candidates(directory: Path) -> Iterator[Path]:
                 continue
             if path.suffix.lower() not in _SKIPPED_SUFFIXES and path.is_file():
                 yield path
+
+
+def why_unreadable(path: Path) -> str:
+    """Why this is no file with anything in it, or ""."""
+    if not path.exists():
+        return "a link to a file that does not exist" if path.is_symlink() else "there is no such file"
+    if not path.is_file():
+        return "not a regular file"
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(len(LFS_POINTER))
+    except OSError as error:
+        return _reason(error)
+    if not head:
+        return EMPTY
+    return "a Git LFS pointer, not the file itself: run `git lfs pull`" if head == LFS_POINTER else ""
+
+
+def _reason(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"
 
 
 def head_of(path: Path) -> bytes:

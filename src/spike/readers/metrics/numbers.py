@@ -7,6 +7,9 @@ import re
 NUMBER = r"[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)"
 """A number as a console prints it; used with re.IGNORECASE."""
 
+HIGHEST_STEP = 2**53
+"""Beyond this a double, and so many a JSON library, cannot tell one step from the next."""
+
 _EXACT = re.compile(rf"(?P<number>{NUMBER})\s*(?P<unit>%|ms|s|us|GiB|GB|MB|MiB|B|T|K|M)?", re.IGNORECASE)
 _SUFFIX = {"t": 1e12, "b": 1e9, "m": 1e6, "k": 1e3}
 
@@ -50,9 +53,9 @@ def as_number(value: object) -> float | None:
 
 def as_step(value: object) -> int | None:
     """A parsed value as a step number, or None where it is none (negative, fractional, not finite)."""
-    if type(value) is int and 0 <= value <= 2**53:
+    if type(value) is int and 0 <= value <= HIGHEST_STEP:
         return value
     number = as_number(value)
-    if number is None or number != number or number < 0 or number > 2**53 or number != int(number):
+    if number is None or number != number or number < 0 or number > HIGHEST_STEP or number != int(number):
         return None
     return int(number)

@@ -11,7 +11,7 @@ from spike.domain.errors import InputUnreadable
 from spike.domain.signals import Damage, Signals
 from spike.readers.metrics.chosen import counted_by
 from spike.readers.metrics.contract import Parsed
-from spike.readers.metrics.find import LFS_POINTER, candidates, find_metric_files, head_of, natural_key, recognise
+from spike.readers.metrics.find import candidates, head_of, natural_key, recognise, survey, why_unreadable
 from spike.readers.metrics.merge import ReadFile, merge
 from spike.readers.metrics.plugins import metric_readers
 from spike.readers.metrics.text_lines import first_line
@@ -28,8 +28,8 @@ def read_signals(paths: Sequence[Path], *, base: Path, columns: Mapping[str, str
     """
     chosen = dict(columns or {})
     files: list[ReadFile] = []
-    refused: list[Damage] = []
-    for path in _expanded(paths):
+    expanded, refused = _expanded(paths, base)
+    for path in expanded:
         source = relative(path, base)
         parsed = read_file(path, chosen)
         if isinstance(parsed, str):
@@ -53,11 +53,9 @@ def read_signals(paths: Sequence[Path], *, base: Path, columns: Mapping[str, str
 
 def read_file(path: Path, chosen: Mapping[str, str]) -> Parsed | str:
     """One file parsed, or the reason why not."""
+    if reason := why_unreadable(path):
+        return reason
     head = head_of(path)
-    if not head:
-        return "the file is empty" if path.is_file() else "there is no such file"
-    if head.startswith(LFS_POINTER):
-        return "a Git LFS pointer, not the file itself: run `git lfs pull`"
     reader = recognise(path, chosen)
     if reader is None:
         return f"not a metric format that spike knows; its first line is: {first_line(head) or '(binary)'}"
@@ -65,6 +63,8 @@ def read_file(path: Path, chosen: Mapping[str, str]) -> Parsed | str:
         return counted_by(reader.read(path), chosen)
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
+    except MemoryError:
+        return "reading it takes more memory than there is"
     except InputUnreadable as error:
         return f"{error.message}; {error.hint}"
 
@@ -83,12 +83,18 @@ def relative(path: Path, base: Path) -> str:
     return absolute.relative_to(root).as_posix() if absolute.is_relative_to(root) else absolute.as_posix()
 
 
-def _expanded(paths: Sequence[Path]) -> list[Path]:
+def _expanded(paths: Sequence[Path], base: Path) -> tuple[list[Path], list[Damage]]:
+    """The files, and those below directories that could hold metrics and cannot be read."""
     found: dict[Path, None] = {}
+    refused: list[Damage] = []
     for path in paths:
-        for file in find_metric_files(path) if path.is_dir() else (path,):
-            found[file] = None
-    return sorted(found, key=natural_key)
+        if not path.is_dir():
+            found[path] = None
+            continue
+        files, unreadable = survey(path)
+        found.update(dict.fromkeys(files))
+        refused += [Damage(relative(other, base), 0, 0, reason, False) for other, reason in unreadable]
+    return sorted(found, key=natural_key), refused
 
 
 def _hint(paths: Sequence[Path]) -> str:

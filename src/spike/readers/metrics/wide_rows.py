@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from spike.readers.metrics.arrow_stream import Cells
 from spike.readers.metrics.contract import Column, shortest_digits
+from spike.readers.metrics.numbers import HIGHEST_STEP
 
 NO_RANK = -1
 BAD_STEP = -1
 """A step that is absent or no step number; the row waits for the line-exact reader."""
 
-HIGHEST = 2**53
 HIGHEST_RANK = 2**31 - 1
 _DIGITS_SAMPLE = 2000
+_FIRST_CAPACITY = 1 << 22
 _T = TypeVar("_T", bound=np.generic)
 _BLOCK = 1 << 16
 
@@ -30,7 +31,7 @@ class _Growing(Generic[_T]):
     """An array that is appended to; memory that is not written yet is not used yet."""
 
     def __init__(self, dtype: type[_T], capacity: int) -> None:
-        self.data: NDArray[_T] = np.empty(capacity, dtype)
+        self.data: NDArray[_T] = np.empty(min(capacity, _FIRST_CAPACITY), dtype)
         self.size = 0
 
     def extend(self, values: NDArray[_T]) -> None:
@@ -201,9 +202,9 @@ def _whole(cells: Cells, instead: int) -> tuple[NDArray[np.int64], NDArray[np.in
     good = whole == cells.values
     if cells.present is not None:
         good &= cells.present
-    if good.all() and (not whole.size or (whole.min() >= 0 and whole.max() <= HIGHEST)):
+    if good.all() and (not whole.size or (whole.min() >= 0 and whole.max() <= HIGHEST_STEP)):
         return whole, np.empty(0, np.int64)
-    good &= (cells.values >= 0) & (cells.values <= HIGHEST)
+    good &= (cells.values >= 0) & (cells.values <= HIGHEST_STEP)
     bad = np.flatnonzero(~good)
     whole[bad] = instead
     return whole, bad

@@ -11,6 +11,7 @@ from spike.readers.metrics.console_rows import ConsoleRows, Row
 from spike.readers.metrics.console_text import LineShape, Match, Message, messages
 from spike.readers.metrics.contract import Parsed, Session, Table
 from spike.readers.metrics.line_session import LineSession
+from spike.readers.metrics.numbers import HIGHEST_STEP
 from spike.readers.metrics.pieces import read_through
 from spike.readers.metrics.plugins import line_shapes
 from spike.readers.metrics.text_lines import Line, looks_binary
@@ -59,6 +60,7 @@ class _Lines:
         self._table, self._rows = table, ConsoleRows(table)
         self._held: tuple[LineShape, Message] | None = None
         """A row that goes on in the next line."""
+        self._at = Line(0, 0, b"")
 
     def take(self, line: Line) -> None:
         """Match the messages of one line."""
@@ -75,6 +77,7 @@ class _Lines:
             self._table.damage(line.number, line.offset, reason, benign=True)
             self._held = None
             return
+        self._at = line
         for message in messages(text):
             self._message(message)
 
@@ -106,12 +109,19 @@ class _Lines:
         if shape.wants_more(message.text):
             self._held = shape, message
         else:
-            self._rows.take(Row(shape.name, found, message.rank, message.progress))
+            self._take(shape, found, message)
 
     def _finish(self, shape: LineShape, message: Message) -> None:
         found = shape.match(message.text)
         if found is not None:
-            self._rows.take(Row(shape.name, found, message.rank, message.progress))
+            self._take(shape, found, message)
+
+    def _take(self, shape: LineShape, found: Match, message: Message) -> None:
+        if found.step is not None and found.step > HIGHEST_STEP:
+            reason = f"a row whose step is {str(found.step)[:40]}: it is not read"
+            self._table.damage(self._at.number, self._at.offset, reason)
+            return
+        self._rows.take(Row(shape.name, found, message.rank, message.progress))
 
 
 def _is_worth_a_look(text: str) -> bool:
@@ -126,7 +136,10 @@ def _is_worth_a_look(text: str) -> bool:
 
 def _match(message: Message) -> tuple[LineShape, Match] | None:
     for shape in line_shapes():
-        found = shape.match(message.text)
+        try:
+            found = shape.match(message.text)
+        except ValueError:  # a number of thousands of digits
+            continue
         if found is not None:
             return shape, found
     return None

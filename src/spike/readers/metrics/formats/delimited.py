@@ -66,12 +66,12 @@ class _Rows:
             reason = "the last line is not finished yet: its last cell is not read"
             self._table.damage(line.number, line.offset, reason, benign=True)
             if len(cells) == len(self._header):
-                _add(self._table, self._header, [*cells[:-1], ""])
+                _add(self._table, line, self._header, [*cells[:-1], ""])
         elif len(cells) != len(self._header) or b"\0" in line.raw:
             reason = f"{len(cells)} cells where the header has {len(self._header)}"
             self._table.damage(line.number, line.offset, "a block of NUL bytes" if b"\0" in line.raw else reason)
         else:
-            _add(self._table, self._header, cells)
+            _add(self._table, line, self._header, cells)
 
 
 def _delimiter(header: str) -> str | None:
@@ -87,7 +87,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _add(table: Table, header: list[str], cells: list[str]) -> None:
+def _add(table: Table, line: Line, header: list[str], cells: list[str]) -> None:
     at, by = step_name(header), rank_name(header)
     row = dict(zip(header, cells, strict=True))
     step = as_step(row[at]) if at is not None else None
@@ -98,6 +98,9 @@ def _add(table: Table, header: list[str], cells: list[str]) -> None:
         if cell and name not in (at, by) and (number := parse_number(cell)) is not None
     }
     if not values:
+        return
+    if at is not None and row[at] and step is None:
+        table.damage(line.number, line.offset, f"a row whose step is {row[at][:40]!r}: it is not read")
         return
     held_out = all(is_held_out(name) or name == "epoch" for name in values)
     digits = {name: significant_digits(row[name]) for name in values}

@@ -45,7 +45,7 @@ def _take(table: Table, key: str, line: Line) -> None:
     if line.is_torn:
         table.damage(line.number, line.offset, "the last line is not finished yet", benign=True)
     elif value is None or step is None:
-        table.damage(line.number, line.offset, "not `<time> <value> <step>`")
+        table.damage(line.number, line.offset, "not `<time> <value> <step>` with a step from 0 on")
     else:
         table.add(step, {key: value}, digits={key: significant_digits(cells[1])})
 

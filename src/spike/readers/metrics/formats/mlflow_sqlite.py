@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from spike.readers.metrics.contract import Parsed, Table
+from spike.readers.metrics.numbers import as_step
 
 _MAGIC = b"SQLite format 3\0"
 
@@ -56,7 +57,11 @@ class MlflowDatabase:
             "SELECT key, value, step, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp, step", (newest,)
         )
         for key, value, step, is_nan in rows:
-            table.add(int(step), {str(key): _value(float(value), bool(is_nan))})
+            count = as_step(step)
+            if count is None:
+                table.damage(0, 0, f"a value of {str(key)[:40]!r} whose step is {step!r:.40}: it is not read")
+            else:
+                table.add(count, {str(key): _value(float(value), bool(is_nan))})
 
 
 def _opened(path: Path) -> sqlite3.Connection:

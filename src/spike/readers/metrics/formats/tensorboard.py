@@ -15,6 +15,7 @@ import numpy as np
 from spike.readers.metrics.contract import FLOAT32_DIGITS, Parsed, Session, Table
 from spike.readers.metrics.crc32c import in_c, mask, masked
 from spike.readers.metrics.event_scalars import read_scalars
+from spike.readers.metrics.numbers import HIGHEST_STEP
 from spike.readers.metrics.pieces import read_through
 
 _HEADER, _FOOTER = 12, 4
@@ -74,7 +75,11 @@ class _Records:
             starts, lengths = self._checked(data, offset, starts, lengths)
         found, refused = read_scalars(data, np.asarray(starts, np.int64), np.asarray(lengths, np.int64))
         for tag, rows in found.items():
-            self._table.add_many(tag, rows.steps, rows.values)
+            good = (rows.steps >= 0) & (rows.steps <= HIGHEST_STEP)
+            self._table.add_many(tag, rows.steps[good], rows.values[good])
+            for record, step in zip(rows.records[~good].tolist(), rows.steps[~good].tolist(), strict=True):
+                reason = f"a value of {tag[:40]!r} whose step is {step}: it is not read"
+                self._table.damage(0, offset + starts[record] - _HEADER, reason)
         for record, why in refused:
             self._refuse(data, offset, starts[record], lengths[record], why)
         used = max(0, min(self._go_on_at - offset, len(data)))
