@@ -182,11 +182,12 @@ def tensor(
                 number(t.absmax),
                 number(t.l2),
                 number(t.num_zeros),
+                number(t.num_saturated),
                 t.digest[:12] if isinstance(t.digest, str) else "not measured",
             )
             for t in found.tensors
         ]
-        header = ("tensor", "role", "type", "shape", "non-finite", "largest", "l2", "zeros", "sha-256")
+        header = ("tensor", "role", "type", "shape", "non-finite", "largest", "l2", "zeros", "saturated", "sha-256")
         answer(table_text(header, rows))
         for where, why in found.unreadable:
             answer(f"unreadable: {name(where)}: {visible(why)}")
