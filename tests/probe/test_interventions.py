@@ -13,6 +13,7 @@ from spike.lab.catalogue import interventions
 
 from .conftest import Ran, Training
 from .test_recording import digest, same
+from .test_window import TORCHRUN
 
 pytestmark = pytest.mark.process
 
@@ -372,3 +373,18 @@ def test_interventions_read_no_file_but_their_donors() -> None:
                 names = [node.module or ""]
             for name in names:
                 assert name.partition(".")[0] != "spike", f"{path.name} imports {name}"
+
+
+def test_a_batch_that_is_replaced_on_one_rank_leaves_the_others_alone_and_they_say_so(training: Training) -> None:
+    recorded = training.run("ddp.py", launcher=TORCHRUN, name="ranks", capture_steps=[2, 3])
+    saved = [line for line in recorded.lines("batch", 1) if line["step"] == 2]
+    donors = [f"3:{line['micro']}:1:{recorded.directory / line['path']}" for line in saved]
+    change = {"name": "control-batch", "steps": [3], "parameters": {"donors": donors}}
+    changed = training.run("ddp.py", launcher=TORCHRUN, name="one-rank", intervention=change)
+    assert changed.code == 0, changed.err
+    assert [e["after"] for e in changed.lines("effect", 0)] == ["untouched: the change is for other ranks"]
+    effects = changed.lines("effect", 1)
+    assert len(effects) == len(donors) > 0
+    assert all(effect["took_effect"] and effect["before"] != effect["after"] for effect in effects)
+    batches = [[line["micro"][0]["batch"] for line in ran.lines("step", 0)] for ran in (recorded, changed)]
+    assert batches[0] == batches[1]
