@@ -243,7 +243,7 @@ def test_the_ranks_of_a_directory_are_compared_and_told_by_host(tmp_path: Path) 
             row["lr"] = 2e-4
         (tmp_path / "logs" / f"rank{rank}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     told = spike("logs", cwd=tmp_path).stdout
-    assert "ranks: 6 ranks, 60 steps: part at step 41, in the learning rate" in told
+    assert "ranks: 6 ranks on 3 hosts, 60 steps: part at step 41, in the learning rate" in told
     assert "0.0002: 2 ranks, ranks 2-3 on all of node1" in told
     (ranks,) = json.loads(spike("logs", "--json", cwd=tmp_path).stdout)["ranks"]
     assert (ranks["agree"], ranks["partings"][0]["minority"]) == (False, "2-3")
