@@ -6,11 +6,15 @@ import csv
 from pathlib import Path
 
 from spike.readers.metrics.columns import is_held_out, looks_like_metrics, rank_name, step_name
-from spike.readers.metrics.contract import Parsed, Session, Table, significant_digits
+from spike.readers.metrics.contract import HEAD_BYTES, Parsed, Session, Table, significant_digits
+from spike.readers.metrics.fast_csv import read_fast
 from spike.readers.metrics.line_session import LineSession
 from spike.readers.metrics.numbers import as_step, parse_number
 from spike.readers.metrics.pieces import read_through
 from spike.readers.metrics.text_lines import Line, looks_binary
+
+FAST_PATH_BYTES = 8_000_000
+"""Above this the column store reads the file first; below, starting it costs more than it saves."""
 
 
 class Delimited:
@@ -36,6 +40,13 @@ class Delimited:
 
     def read(self, path: Path) -> Parsed:
         """Parse every line; a line with too few or too many cells is torn (last) or damage (middle)."""
+        if path.stat().st_size > FAST_PATH_BYTES:
+            with path.open("rb") as stream:
+                first = stream.readline(HEAD_BYTES).decode("utf-8-sig", errors="replace").rstrip("\r\n")
+            delimiter = _delimiter(first)
+            fast = None if delimiter is None else read_fast(path, delimiter, _cells(first, delimiter))
+            if fast is not None:
+                return fast
         return read_through(self.session(path), path)
 
     def session(self, path: Path) -> Session:
