@@ -81,6 +81,7 @@ def test_the_trainer_deletes_what_was_predicted_and_the_pin_stays(tmp_path):
     assert observer.deleted() == observer.predicted[:-1]
     assert sum(map(len, observer.deleted())) == 5
     pins_survive(observer, "checkpoint-2")
+    assert "checkpoint-2 will be deleted in the run at its next save (save_total_limit=2" in observer.frozen.output
 
 
 def test_lightning_deletes_the_worst_as_predicted_and_the_pin_stays(tmp_path):

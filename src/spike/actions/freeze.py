@@ -29,6 +29,7 @@ from spike.actions.pins import (
 )
 from spike.actions.remote_logs import keep_logs
 from spike.actions.remote_pins import pin_remote_run
+from spike.actions.rotation_warnings import rotation_warnings
 from spike.actions.shard_plan import read_plan, refuse_busy_shards, refuse_unfinished
 from spike.actions.small_evidence import collect_small_files
 from spike.actions.written_evidence import (
@@ -150,6 +151,7 @@ def warnings_of(case: Case) -> tuple[str, ...]:
             f"{len(weak)} checkpoints are pinned by hard link: safe from deletion, NOT from being overwritten in place"
             " by the running job. `spike verify` finds that out."
         )
+    found += rotation_warnings(facts) if not is_url(facts.run.checkpoints) else ()
     if is_url(facts.run.checkpoints):
         found.append(
             "the run's checkpoints lie in an object store, which no trial can be kept from writing to: give trials"
