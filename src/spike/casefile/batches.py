@@ -64,6 +64,11 @@ class Meter:
         self._stopped = True
 
 
+def num_cores() -> int:
+    """Cores that this process may use, which a scheduler or a container may have made fewer."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def batches(files: Iterable[tuple[str, int]]) -> list[Batch]:
     """The files `(relative path, size)` in groups of at most BATCH_FILES and, beyond one file, BATCH_BYTES."""
     by_directory: dict[str, list[tuple[str, int]]] = {}
@@ -93,7 +98,7 @@ def in_batches(
 ) -> list[T]:
     """What `work` says of each batch. Its first exception, or Ctrl-C, ends all workers within a chunk."""
     todo = sorted(batches(files), key=lambda batch: -batch.num_bytes)
-    num_workers = min(workers or min(MAX_WORKERS, os.cpu_count() or 1), len(todo))
+    num_workers = min(workers or min(MAX_WORKERS, num_cores()), len(todo))
     meter = Meter(on_bytes)
     if num_workers <= 1:
         return [work(batch, meter) for batch in todo]
