@@ -1,15 +1,16 @@
 """How many of the next rows are calm? The judgement of one row, made of thousands at once.
 
 A row depends on those before it only through what they leave in the baseline, the tail and the running sums. As long
-as every row is taken in at once, all of these are sums and orders over rows that are known beforehand. So the rows are
-judged as if each were calm, up to the first that is not: one that is far out, or that a running sum holds back. That
-one is judged on its own, with the state as the calm rows before it have left it.
+as no row has to wait, all of these are sums and orders over rows that are known beforehand. So the rows are judged as
+if each were calm, up to the first that is not: one that is far out, or that a running sum holds back. That one is
+judged on its own, with the state as the calm rows before it have left it.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,14 @@ from spike.domain.detect.watch import DOWN, FARTHEST_PAIR, MEMORY_WEIGHT, UP, Me
 FEWEST, MOST = 128, 8192
 """Rows judged at once: twice as many after a stretch that was calm throughout, half as many after one that was not."""
 
+GUESSES = 4
+"""Rounds in which the rows that stay outside the baseline are guessed; nearly always the second is right."""
+
 BLOCK = 256
 """Rows of a running average that are weighted together; a weight over more would lose digits."""
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 def can_judge_many(watch: Watch) -> bool:
@@ -48,42 +53,31 @@ def can_judge_many(watch: Watch) -> bool:
 
 def take_calm(watch: Watch, rows: NDArray[np.int64], y: Array) -> int:
     """Take in the calm rows at the beginning of these; returns their number. All of `y` must be finite."""
-    c = watch.constants
     with np.errstate(all="ignore"):
-        centre, line_errors = _forecasts(watch.baseline, rows, y)
-        error = y - centre
-        scale = _scales(watch.baseline, np.abs(error))
-        z = error / scale[:-1]
-        doubtful = np.abs(z) >= min(c.accept_sigmas, c.min_sigmas, c.large_sigmas)
-        doubtful |= ~np.isfinite(z)
-        count = _first(doubtful)
+        look = _look(watch, rows, y)
+        count = look.count
         if count == 0:
             return 0
-        z = z[:count]
+        z, before = look.z[:count], look.before[: count + 1]
         up, down = watch.tail.limits_along(z)
-        square, product = _memory(watch.memory, z)
-        num_accepted = watch.baseline.num_accepted + np.arange(count)
-        spread = inflation(square[:-1], product[:-1])
-        sums = {}
-        for direction, tail in ((UP, up), (DOWN, down)):
-            limit = watch.limit(tail[:-1], num_accepted)
-            added = np.minimum(direction * z * c.min_sigmas / limit, c.cusum_cap) / spread - c.cusum_slack
-            sums[direction] = _running(added, watch.sums[direction])
-        held = np.maximum(sums[UP], sums[DOWN]) >= min(c.cusum_hold, c.cusum_limit)
+        square, product = _memory(watch.memory, z[look.kept[:count]])
+        sums = _sums(watch, z, before[:-1], (up, down), np.asarray(inflation(square, product))[before[:-1]])
+        held = np.maximum(sums[UP], sums[DOWN]) >= min(watch.constants.cusum_hold, watch.constants.cusum_limit)
         count = _first(held)
     if count == 0:
         return 0
     _take_sums(watch, {direction: values[:count] for direction, values in sums.items()}, rows)
-    z = z[:count]
+    z, kept, num_kept = z[:count], look.kept[:count], int(before[count])
     watch.baseline.extend(
-        rows[:count].astype(float),
-        y[:count],
-        np.abs(error[:count]),
-        [float(errors[count]) for errors in line_errors],
-        float(scale[count]),
+        rows[:count][kept].astype(float),
+        y[:count][kept],
+        np.abs(look.error[:count]),
+        [float(errors[num_kept]) for errors in look.line_errors],
+        float(look.scale[count]),
     )
-    watch.memory.square, watch.memory.product = float(square[count]), float(product[count])
-    watch.memory.last = float(np.clip(z[-1], -FARTHEST_PAIR, FARTHEST_PAIR))
+    if num_kept:
+        watch.memory.square, watch.memory.product = float(square[num_kept]), float(product[num_kept])
+        watch.memory.last = float(np.clip(z[kept][-1], -FARTHEST_PAIR, FARTHEST_PAIR))
     watch.tail.extend(z, (float(up[count]), float(down[count])))
     watch.healthy.extend(z)
     watch.recent_rows.extend(rows[:count].astype(float))
@@ -92,46 +86,100 @@ def take_calm(watch: Watch, rows: NDArray[np.int64], y: Array) -> int:
     return count
 
 
-def _first(flags: NDArray[np.bool_]) -> int:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """What each row's forecast is, given which rows before it are taken into the baseline."""
+
+    kept: Flags
+    before: NDArray[np.int64]
+    """Number of kept rows before each row and behind the last."""
+    error: Array
+    scale: Array
+    """Before each row and behind the last."""
+    z: Array
+    line_errors: list[Array]
+    """Each line's typical error before each kept row and behind the last."""
+    count: int
+    """Rows from the first on for which all of this holds and none of which is far out."""
+
+
+def _look(watch: Watch, rows: NDArray[np.int64], y: Array) -> _Look:
+    """Guess which rows are kept, and guess again from the first wrong one on: a right guess is the only right one."""
+    c = watch.constants
+    kept = np.ones(y.size, dtype=bool)
+    for _ in range(GUESSES):
+        before = np.concatenate([[0], np.cumsum(kept)])
+        centre, line_errors = _forecasts(watch.baseline, rows, y, kept, before)
+        error = y - centre
+        scale = _scales(watch.baseline, np.abs(error))
+        z = error / scale[:-1]
+        is_near = np.abs(z) < c.accept_sigmas
+        right = _first(is_near != kept)
+        calm = _first(~(np.abs(z) < min(c.min_sigmas, c.large_sigmas)))
+        if right >= calm:
+            break
+        used, kept = kept, np.concatenate([kept[:right], is_near[right:]])
+    else:
+        kept = used  # what the figures stand on
+    return _Look(kept, before, error, scale, z, line_errors, min(right, calm))
+
+
+def _sums(
+    watch: Watch, z: Array, before: NDArray[np.int64], limits: tuple[Array, Array], spread: Array
+) -> dict[int, Array]:
+    """The running sums after each row."""
+    c = watch.constants
+    sums = {}
+    for direction, tail in zip((UP, DOWN), limits, strict=True):
+        limit = watch.limit(tail[:-1], watch.baseline.num_accepted + before)
+        added = np.minimum(direction * z * c.min_sigmas / limit, c.cusum_cap) / spread - c.cusum_slack
+        sums[direction] = _running(added, watch.sums[direction])
+    return sums
+
+
+def _first(flags: Flags) -> int:
     """Number of rows before the first that is flagged."""
     place = int(np.argmax(flags))
     return place if flags[place] else flags.size
 
 
-def _forecasts(baseline: Baseline, rows: NDArray[np.int64], y: Array) -> tuple[Array, list[Array]]:
-    """The centre for each row, and each line's typical error before each row and behind the last."""
+def _forecasts(
+    baseline: Baseline, rows: NDArray[np.int64], y: Array, kept: Flags, before: NDArray[np.int64]
+) -> tuple[Array, list[Array]]:
+    """The centre for each row, and each line's typical error before each kept row and behind the last."""
     longest = max(baseline.sizes)
     known_rows, known = baseline.rows.last(longest), baseline.values.last(longest)
-    x = np.concatenate([coordinates(known_rows), coordinates(rows)])
-    x -= x[known.size - 1]  # near zero and near the level, so that the sums keep their digits
-    level = known[-1]
-    values = np.concatenate([known, y]) - level
+    origin = coordinates(known_rows)
+    ahead = coordinates(rows) - origin[-1]  # near zero and near the level, so that the sums keep their digits
+    away = y - known[-1]
+    x = np.concatenate([origin - origin[-1], ahead[kept]])
+    values = np.concatenate([known - known[-1], away[kept]])
     sums = [np.concatenate([[0.0], np.cumsum(part)]) for part in (x, values, x * x, x * values)]
-    ahead = x[known.size :]
-    lines = [_line(sums, known.size, ahead, size) for size in baseline.sizes]
-    away = values[known.size :]
+    ends = known.size + before[:-1]
+    lines = [_line(sums, ends, ahead, size, all_kept=bool(before[-1] == y.size)) for size in baseline.sizes]
     errors = [
-        _average(np.abs(away - line), start, ERROR_WEIGHT)
+        _average(np.abs(away - line)[kept], start, ERROR_WEIGHT)
         for line, start in zip(lines, baseline.line_errors, strict=True)
     ]
-    best, centre = errors[0][:-1], lines[0]
-    for line, typical in zip(lines[1:], errors[1:], strict=True):
-        is_better = typical[:-1] < SHORTER_BY * best
-        centre, best = np.where(is_better, line, centre), np.where(is_better, typical[:-1], best)
-    return centre + level, errors
+    best, centre = errors[0][before[:-1]], lines[0]
+    for line, along in zip(lines[1:], errors[1:], strict=True):
+        typical = along[before[:-1]]
+        is_better = typical < SHORTER_BY * best
+        centre, best = np.where(is_better, line, centre), np.where(is_better, typical, best)
+    return centre + known[-1], errors
 
 
-def _line(sums: list[Array], known: int, x: Array, size: int) -> Array:
-    """The least-squares line through the `size` rows before each row, at that row."""
-    ends = slice(known, known + x.size)
-    if known >= size:
-        starts = slice(known - size, known - size + x.size)
+def _line(sums: list[Array], ends: NDArray[np.int64], x: Array, size: int, *, all_kept: bool) -> Array:
+    """The least-squares line through the `size` kept rows before each row, at that row."""
+    first = int(ends[0]) - size
+    if all_kept and first >= 0:
         n: Any = size
-        sx, sy, sxx, sxy = (total[ends] - total[starts] for total in sums)
+        behind = slice(int(ends[0]), int(ends[-1]) + 1)
+        sx, sy, sxx, sxy = (total[behind] - total[first : first + x.size] for total in sums)
     else:
-        first = np.maximum(np.arange(known, known + x.size) - size, 0)
-        n = np.arange(known, known + x.size) - first
-        sx, sy, sxx, sxy = (total[ends] - total[first] for total in sums)
+        starts = np.maximum(ends - size, 0)
+        n = ends - starts
+        sx, sy, sxx, sxy = (total[ends] - total[starts] for total in sums)
     spread = sxx - sx * sx / n
     slope = np.where(spread > FLAT, (sxy - sx * sy / n) / np.where(spread > FLAT, spread, 1.0), 0.0)
     return np.asarray(sy / n + slope * (x - sx / n))
@@ -139,6 +187,8 @@ def _line(sums: list[Array], known: int, x: Array, size: int) -> Array:
 
 def _average(values: Array, start: float, weight: float) -> Array:
     """The exponential average before each value and behind the last: shape (values + 1,)."""
+    if values.size == 0:
+        return np.array([start])
     powers = (1.0 - weight) ** np.arange(1, BLOCK + 1)
     num_blocks = -(-values.size // BLOCK)
     blocks = np.zeros(num_blocks * BLOCK)
