@@ -110,6 +110,23 @@ def trace(directory: Path) -> Path:
     return path
 
 
+def torchtitan_record(kind: str, **more: object) -> str:
+    row: dict[str, object] = {"delta_ms": 0.1, "rank": 0, "global_rank": 0, "source": "training", "pid": 7}
+    row |= {"time_us": 1709500000123456, "log_type": "event", "log_type_name": kind, "event_name": None}
+    return json.dumps(row | more | {"caller": "trainer.py:796:train_step", "seq_id": 1, "message": ""}) + "\n"
+
+
+def torchtitan_events(directory: Path) -> Path:
+    path = directory / "training.global_rank_0.20260101-000000-ABC123.jsonl"
+    lines = [torchtitan_record("training_start", log_type="instant"), torchtitan_record("setup_end", value=9.0)]
+    for step, loss in enumerate(LOSSES, 1):
+        lines.append(torchtitan_record("fwd_bwd_start", step=step))
+        lines.append(torchtitan_record("fwd_bwd_end", step=step, value=12.5))
+        lines.append(torchtitan_record("metric_value", step=step, value=loss, event_name="train.loss"))
+    path.write_text("".join(lines))
+    return path
+
+
 def table(directory: Path) -> Path:
     path = directory / "metrics.csv"
     path.write_text("epoch,step,train_loss\n" + "".join(f"0,{s},{v}\n" for s, v in enumerate(LOSSES, 1)))
@@ -129,6 +146,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "mlflow-files": mlflow_files,
     "hf-trainer-state": trainer_state,
     "spike-trace": trace,
+    "torchtitan-events": torchtitan_events,
     "jsonl": jsonl,
     "csv": table,
     "console": console,
