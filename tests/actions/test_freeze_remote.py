@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 
 from spike.actions.ask_store import verify_with_stores
-from spike.actions.check import check_run
+from spike.actions.check import check_case, check_run
 from spike.actions.detect import detect_run
 from spike.actions.freeze import freeze, warnings_of
 from spike.actions.release import release_pins
 from spike.actions.verify import verify
-from spike.casefile.case import Case
+from spike.casefile.case import Case, open_case
 from spike.casefile.manifest import read_manifest
+from spike.cli.app import app
+from spike.cli.boundary import run_at_boundary
 from spike.domain.errors import ExitCode, SpikeError
 from spike.domain.manifest import Guarantee, Manifest
 from spike.domain.verification import Integrity
@@ -220,7 +222,7 @@ def test_a_generation_that_changes_while_it_is_read_is_never_a_mixture(
 
 
 def test_what_is_too_large_to_copy_is_named_with_versions_and_digests_and_asked_for_online(
-    kept: World, monkeypatch: pytest.MonkeyPatch
+    kept: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import hashlib
 
@@ -249,6 +251,10 @@ def test_what_is_too_large_to_copy_is_named_with_versions_and_digests_and_asked_
     assert [(c.kind.value, c.statement) for c in found.changes if c.is_content] == [
         ("deleted", f"{url} version {named[url].version} is gone")
     ]
+    assert run_at_boundary(lambda: app(["verify", "--case", str(case.path)])) == 0
+    assert capsys.readouterr().out.count("(by reference, not read here: --online asks its store)") == 6
+    assert run_at_boundary(lambda: app(["verify", "--case", str(case.path), "--online"])) == 1
+    assert f"CONTENT     {url} version {named[url].version} is gone" in capsys.readouterr().out
     assert release_pins(case) == 2
     assert len(_manifest(case).references) == 6
 
@@ -491,9 +497,8 @@ def test_the_commands_from_freeze_to_an_overwritten_object(kept: World) -> None:
     assert frozen.returncode == 0, frozen.stderr
     payload = json.loads(frozen.stdout)
     assert payload["last_good"]["original"] == f"s3://{kept.bucket}/job/step-200"
-    checked = _spike(directory, "check", "--json")
-    facts = {f["name"]: f["value"] for f in json.loads(checked.stdout)["facts"]}
-    assert (facts["checkpoint.integrity"], facts["checkpoint.finite"]) == ("whole", "yes"), checked.stderr
+    facts = {f.name: f.value for f in check_case(open_case(Path(payload["case"])), load_run(directory)).facts}
+    assert (facts["checkpoint.integrity"], facts["checkpoint.finite"]) == ("whole", "yes")
 
     version = next(e.version for e in _manifest_at(payload["case"]).entries if e.path == _weights(kept, 200))
     kept.put_checkpoint(200, seed=5)
