@@ -217,3 +217,40 @@ def test_what_happened_in_rows_that_a_restart_replaced_is_still_told() -> None:
     )
     assert (found.onset_step, found.severity) == (ONSET, Severity.TRANSIENT)
     assert any("replaced by a restart" in hint for hint in found.hints)
+
+
+def test_a_loss_that_is_left_out_while_the_run_writes_on_is_lost() -> None:
+    from spike.domain.signals import Series, Signals
+
+    steps, loss, norm = learning()
+    rows = Signals((Series("loss", steps[:ROW], loss[:ROW]), Series("grad_norm", steps, norm)))
+    found = the_one(detect(rows))
+    assert (found.kind, found.severity, found.onset_step) == (Kind.NON_FINITE, Severity.FATAL, ONSET)
+    assert "no loss in 80 rows" in found.hints[0]
+    seldom = Signals((Series("loss", steps[::10], loss[::10]), Series("grad_norm", steps, norm)))
+    elsewhere = Signals((Series("loss", steps[:ROW], loss[:ROW], source="a"), Series("lr", steps, norm, source="b")))
+    assert detect(seldom).incidents == detect(elsewhere).incidents == ()
+
+
+@pytest.mark.parametrize("signal", ["update_norm", "grad_norm"])
+def test_a_norm_that_becomes_exactly_zero_means_that_nothing_is_trained(signal: str) -> None:
+    _, loss, norm = learning()
+    update = 1e-3 * norm
+    (update if signal == "update_norm" else norm)[120:] = 0.0
+    found = the_one(run(loss, norm, update_norm=update))
+    assert (found.kind, found.severity, found.onset_step, found.first_signal) == (
+        Kind.FROZEN,
+        Severity.FATAL,
+        122,
+        signal,
+    )
+
+
+@pytest.mark.parametrize(("factor", "hint"), [(8.0, "close to x8"), (0.125, "close to 1/8")])
+def test_a_gradient_norm_alone_that_changes_by_a_clean_factor_is_a_shift(factor: float, hint: str) -> None:
+    _, loss, norm = learning(seed=2)
+    norm = norm**0.5  # calm enough for three percent
+    norm[ROW:] *= factor
+    found = the_one(run(loss, norm))
+    assert (found.kind, found.first_signal) == (Kind.LEVEL_SHIFT, "grad_norm")
+    assert any(hint in line for line in found.hints)

@@ -105,6 +105,8 @@ class Constants:
     """Consecutive skipped steps that are no scaler at work any more: a scale one power of 16 too high."""
     nonfinite_run: int = 3
     """Consecutive non-finite gradient norms beside a finite loss that are no scaler at work any more."""
+    vanished_rows: int = 4
+    """Rows without a loss that the same file had in every row before: fewer are a torn line or another kind of line."""
     startup_share: float = 0.1
     """Skipped steps in this first share of a record are the scaler's search for its scale."""
     startup_rows: int = 40

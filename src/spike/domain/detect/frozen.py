@@ -9,7 +9,7 @@ import numpy as np
 from spike.domain.detect.constants import Constants
 from spike.domain.detect.evidence import Evidence
 from spike.domain.incident import Kind, Signature
-from spike.domain.signals import LOSS, PARAM_NORM, UPDATE_NORM, Series
+from spike.domain.signals import GRAD_NORM, LOSS, PARAM_NORM, UPDATE_NORM, Series
 
 NOISY_DIGITS = 4
 """A loss printed with fewer digits may repeat by chance."""
@@ -19,7 +19,7 @@ NOISY_SHARE = 0.2
 
 
 def find_frozen(series: dict[str, Series], constants: Constants) -> tuple[Evidence, ...]:
-    """Runs in which loss or parameter norm repeat exactly, or the update norm is exactly zero."""
+    """Runs in which loss or parameter norm repeat exactly, or the update or gradient norm becomes exactly zero."""
     found: list[Evidence] = []
     loss = series.get(LOSS)
     if loss is not None and loss.digits >= NOISY_DIGITS:
@@ -27,9 +27,10 @@ def find_frozen(series: dict[str, Series], constants: Constants) -> tuple[Eviden
     weights = series.get(PARAM_NORM)
     if weights is not None and weights.digits > NOISY_DIGITS:
         found += _repeats(weights, 2 * constants.frozen_rows, lambda value: value != 0.0)
-    update = series.get(UPDATE_NORM)
-    if update is not None:
-        found += _repeats(update, constants.frozen_rows, lambda value: value == 0.0)
+    for name in (UPDATE_NORM, GRAD_NORM):
+        norm = series.get(name)
+        if norm is not None:
+            found += _repeats(norm, constants.frozen_rows, lambda value: value == 0.0)
     return tuple(found)
 
 

@@ -41,8 +41,10 @@ def clean_ratio(evidence: Evidence) -> str | None:
         roots = ((math.sqrt(power), f"sqrt({power})"),) if signature.signal == GRAD_NORM else ()
         for factor, name in ((float(power), f"x{power}"), *roots):
             if abs(ratio / factor - 1.0) < RATIO_TOLERANCE:
+                times = f"{ratio:.3g} times" if signature.direction > 0 else f"1/{ratio:.3g} of"
+                close = name if signature.direction > 0 else f"1/{name.removeprefix('x')}"
                 return (
-                    f"{signature.signal} is {ratio:.3g} times its usual value, close to {name}:"
+                    f"{signature.signal} is {times} its usual value, close to {close}:"
                     " accumulation steps, ranks or shards?"
                 )
     return None

@@ -15,13 +15,14 @@ from spike.domain.detect.departures import Departure, departures
 from spike.domain.detect.drift import find_drift
 from spike.domain.detect.evidence import Evidence, of_departure
 from spike.domain.detect.frozen import find_frozen
-from spike.domain.detect.hints import lowered_rate
+from spike.domain.detect.hints import clean_ratio, lowered_rate
 from spike.domain.detect.lasting import find_lasting
 from spike.domain.detect.nonfinite import find_nonfinite
 from spike.domain.detect.scaler import find_collapse
 from spike.domain.detect.season import is_in_phase, without_season
 from spike.domain.detect.shape import continues, of_loss, returns, risen_further
 from spike.domain.detect.track import Track, is_stale, track
+from spike.domain.detect.vanished import find_vanished
 from spike.domain.detect.watch import DOWN, UP
 from spike.domain.incident import Incident, Kind, Notice
 from spike.domain.signals import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, UPDATE_NORM, Series
@@ -38,13 +39,13 @@ def judge(
 ) -> tuple[tuple[Incident, ...], tuple[Notice, ...]]:
     """Incidents and notices of one rank's series (canonical name -> series)."""
     notices: list[Notice] = []
-    series = _usable(series, notices)
+    logged, series = series, _usable(series, notices)
     tracks = _tracks(series, constants)
     lost = find_nonfinite(series.get(LOSS), series.get(GRAD_NORM), series, tracks, constants)
     notices += lost.notices
     if lost.filtered_steps.size:
         tracks = _tracks(_without_filtered(series, lost.filtered_steps), constants)
-    evidence: list[Evidence] = [*lost.evidence, *find_frozen(series, constants)]
+    evidence: list[Evidence] = [*lost.evidence, *find_frozen(logged, constants), *find_vanished(logged, constants)]
     evidence += find_collapse(series.get(LOSS_SCALE), constants.startup_rows)
     rows = benign.period(tracks[LOSS], constants) if LOSS in tracks else None
     for name in (GRAD_NORM, UPDATE_NORM):
@@ -102,8 +103,12 @@ def _without_filtered(series: dict[str, Series], steps: NDArray[np.int64]) -> di
 
 
 def _norm_evidence(norm: Track, rows: int | None, constants: Constants) -> list[Evidence]:
-    found = [d for d in departures(norm, constants).departures if d.direction == UP]
-    return [of_departure(norm, d, _norm_kind(d)) for d in found if rows is None or not is_in_phase(norm, d.peak, rows)]
+    found = departures(norm, constants).departures
+    up = [d for d in found if d.direction == UP and (rows is None or not is_in_phase(norm, d.peak, rows))]
+    fallen = [of_departure(norm, d, Kind.LEVEL_SHIFT) for d in found if d.direction == DOWN and d.is_settled]
+    # A norm falls for many good reasons; by a clean factor and at once it does so for a bad one.
+    clean = [e for e in fallen if e.is_abrupt and clean_ratio(e) is not None]
+    return [*(of_departure(norm, d, _norm_kind(d)) for d in up), *clean]
 
 
 def _norm_kind(departure: Departure) -> Kind:
