@@ -12,6 +12,7 @@ from spike.actions.check_checkpoints import checkpoint_facts
 from spike.actions.check_machines import machine_facts
 from spike.actions.check_scene import OnBytes, Scene, scene_of_case, scene_of_run
 from spike.actions.check_signals import signal_facts
+from spike.actions.rank_sync import rank_tables
 from spike.actions.recorded_traces import recorded_traces
 from spike.casefile.case import Case
 from spike.casefile.codec import to_payload
@@ -19,6 +20,7 @@ from spike.domain.errors import ExitCode
 from spike.domain.facts import CheckReport, Fact
 from spike.domain.measured import NotMeasured
 from spike.domain.run import Run
+from spike.domain.signals import Signals
 from spike.domain.trace import RankTrace
 
 SCHEMA = "spike.checks/1"
@@ -92,7 +94,8 @@ def report_on(scene: Scene, talk: Talk | None = None) -> CheckReport:
     say("reading hardware records and ranks")
     machines, machine_tables = machine_facts(scene)
     facts += [*checkpoints, *machines, *changes]
-    return CheckReport(tuple(facts), (*tables, *difference_tables, *machine_tables, *_log_tables(scene)))
+    logged = rank_tables(scene.signals, scene.directory) if isinstance(scene.signals, Signals) else ()
+    return CheckReport(tuple(facts), (*tables, *difference_tables, *machine_tables, *logged, *_log_tables(scene)))
 
 
 def wrong_facts(report: CheckReport) -> tuple[Fact, ...]:

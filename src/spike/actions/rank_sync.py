@@ -13,6 +13,7 @@ from spike.domain.rank_sync import RankSync, gather, judge
 from spike.domain.signals import Signals
 from spike.readers.metrics import find_metric_files
 from spike.readers.rank_rows import gather_files
+from spike.report.rank_table import rank_lines
 
 STORED_FORMATS = frozenset(("jsonl", "spike-trace"))
 """Formats that the column store reads itself."""
@@ -26,6 +27,15 @@ def rank_sync(signals: Signals, base: Path) -> RankSync | None:
     is_stored = all(source.format in STORED_FORMATS for source in signals.sources)
     found = _stored(files) if is_stored and all(path.is_file() for path in files) else None
     return found if found is not None else judge(gather(signals))
+
+
+def rank_tables(signals: Signals, base: Path) -> tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]:
+    """A table of where the ranks' logs part, for `spike check`; none where they agree and all are there."""
+    sync = rank_sync(signals, base)
+    if sync is None or not (sync.partings or sync.missing or sync.late):
+        return ()
+    head, *lines = rank_lines(sync)
+    return ((head, tuple((line.strip(),) for line in lines)),)
 
 
 def rank_sync_of(directory: Path) -> RankSync | None:
