@@ -10,6 +10,16 @@ from pathlib import Path
 
 import atheris
 
+PACKAGES = (
+    "spike.domain",
+    "spike.casefile",
+    "spike.readers",
+    "spike.readers.checkpoints",
+    "spike.readers.hardware",
+    "spike.readers.metrics",
+    "spike.readers.metrics.formats",
+    "spike.lab",
+)
 RSS_MB = 900
 """numpy, duckdb and torch's absence take about 350 MB; half a gigabyte more than that is a finding."""
 

@@ -5,6 +5,7 @@ The only action that writes into a run directory, and it writes this one file.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -208,4 +209,6 @@ def _scalar(text: str) -> str:
     """A YAML scalar on one line; quoted where YAML would read something else."""
     if re.fullmatch(r"[\w./{}\-+=,@ ]+", text) and not text.startswith(("{", "-", " ", "@")) and ": " not in text:
         return text
+    if not text.isprintable():  # a file name may hold anything; YAML takes the escapes of JSON
+        return json.dumps(text)
     return "'" + text.replace("'", "''") + "'"

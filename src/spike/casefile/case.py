@@ -40,6 +40,21 @@ _WRITTEN_TO = ("", "evidence", "figures", "trials/*")
 """Directories whose files are this case's own; below the others lies what was copied, under any name at all."""
 
 
+class _Plain(yaml.SafeLoader):
+    """Without aliases: case.yaml has none, and a few lines of them stand for more than any memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias, and a case is written without")
+        return super().compose_node(parent, index)
+
+
+class _PlainDumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        del data
+        return True
+
+
 @dataclass(slots=True)
 class Case:
     """An open case directory. `facts` is what case.yaml held when it was opened or last saved."""
@@ -203,7 +218,7 @@ def open_case(path: Path) -> Case:
     """The case in this directory. Raises `InputUnreadable` where there is none or its facts do not parse."""
     source = path / FACTS_NAME
     try:
-        found = yaml.safe_load(source.read_text(encoding="utf-8"))
+        found = yaml.load(source.read_text(encoding="utf-8"), _Plain)
     except FileNotFoundError:
         raise InputUnreadable(f"{path} is not a case: it has no {FACTS_NAME}", hint="spike freeze") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -245,7 +260,7 @@ def _clear_temporary(case: Path) -> None:
 
 def _facts_bytes(facts: CaseFacts) -> bytes:
     payload = to_payload(facts, schema=FACTS_SCHEMA)
-    return yaml.safe_dump(payload, sort_keys=False, allow_unicode=True, width=110).encode()
+    return yaml.dump(payload, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=110).encode()
 
 
 def _sha256(path: Path) -> str:

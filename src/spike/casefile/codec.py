@@ -48,6 +48,11 @@ def canonical(payload: Any) -> bytes:
     return json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
+def _shown(found: object) -> str:
+    """What stands where a schema should; of anything but text only its kind, which is short."""
+    return repr(found[:60]) if isinstance(found, str) else f"of type {type(found).__name__}"
+
+
 def from_payload(kind: type[T], payload: dict[str, Any], *, schema: str = "", source: str = "") -> T:
     """The fact back from its payload.
 
@@ -55,7 +60,7 @@ def from_payload(kind: type[T], payload: dict[str, Any], *, schema: str = "", so
     """
     found = payload.get("schema", "")
     if schema and found != schema:
-        raise InputUnreadable(f"{source or 'artefact'} has schema {found!r}, not {schema!r}")
+        raise InputUnreadable(f"{source or 'artefact'} has schema {_shown(found)}, not {schema!r}")
     body = {key: value for key, value in payload.items() if key != "schema"}
     try:
         value: T = _adapter(kind).validate_python(body)  # type: ignore[arg-type]

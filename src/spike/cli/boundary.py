@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import typer
 
+from spike.cli.output import harmless
 from spike.domain.errors import ExitCode, SpikeError
 
 _USAGE_ERRORS = tuple(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -30,9 +31,9 @@ def run_at_boundary(command: Callable[[], object]) -> int:
     except typer.Abort:
         return _interrupted()
     except SpikeError as error:
-        print(f"spike: {error.message}", file=sys.stderr)
+        print(f"spike: {harmless(error.message)}", file=sys.stderr)
         if error.hint:
-            print(f"  next: {error.hint}", file=sys.stderr)
+            print(f"  next: {harmless(error.hint)}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
         return _interrupted()

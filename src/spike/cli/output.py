@@ -12,15 +12,23 @@ import typer
 
 from spike.domain.errors import ExitCode
 
+_TERMINAL = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(c) not in "\n\t"}
+"""Names from files may hold anything, and a terminal obeys what it is sent."""
+
+
+def harmless(text: str) -> str:
+    """The text with every control character but line break and tab written as an escape."""
+    return text.translate(_TERMINAL)
+
 
 def answer(text: str) -> None:
     """Print the answer of a command."""
-    typer.echo(text)
+    typer.echo(harmless(text))
 
 
 def talk(text: str) -> None:
     """Tell the operator what is happening."""
-    typer.echo(text, err=True)
+    typer.echo(harmless(text), err=True)
 
 
 def emit_json(payload: dict[str, Any]) -> None:

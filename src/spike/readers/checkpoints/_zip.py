@@ -22,6 +22,11 @@ from spike.readers.checkpoints.contract import Checked, Damaged
 
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 _LOCAL_MAGIC = b"PK\x03\x04"
+_END, _END_MAGIC = struct.Struct("<4s4H2LH"), b"PK\x05\x06"
+_DEFERRED = (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)
+"""What the short end record says where the long one is to be asked."""
+_LOCATOR, _LOCATOR_MAGIC = struct.Struct("<4sLQL"), b"PK\x06\x07"
+_LONG_END, _LONG_END_MAGIC = struct.Struct("<4sQ2H2L4Q"), b"PK\x06\x06"
 MAX_MEMBERS = 5_000_000
 
 
@@ -69,6 +74,7 @@ def open_archive(path: Path, *, start: int = 0, length: int | None = None) -> Ar
             view: Any = file if start == 0 and length == size else _Window(file, start, length)
             with zipfile.ZipFile(view) as archive:
                 infos = archive.infolist()
+            _check_end(path, file.fileno(), len(infos), start, length)
             ranges = dict(_ranges(path, file.fileno(), infos, start, length))
     except OSError as error:
         raise Damaged(f"{path.name}: {error.strerror or error}", Integrity.UNVERIFIABLE) from error
@@ -149,6 +155,34 @@ def _ranges(
         if end > length:
             raise Damaged(f"{path.name}: {name!r} reaches past the end of the archive", Integrity.TORN)
         yield name, FileRange(path, start + offset, info.file_size, info.CRC, name)
+
+
+def _check_end(path: Path, handle: int, num_members: int, start: int, length: int) -> None:
+    """The end record must count the members that the directory lists, and lie right behind it.
+
+    Readers of zip files differ in which of the two they believe; a file that says both is read as two things.
+    """
+    at = length - _END.size
+    record = os.pread(handle, _END.size, start + at) if at >= 0 else b""
+    if len(record) < _END.size or record[:4] != _END_MAGIC:
+        raise Damaged(f"{path.name}: bytes follow the archive's end record", Integrity.CORRUPT)
+    short = _END.unpack(record)[3:7]
+    told = short
+    locator = os.pread(handle, _LOCATOR.size, start + at - _LOCATOR.size) if at >= _LOCATOR.size else b""
+    if locator[:4] == _LOCATOR_MAGIC:
+        at = _LOCATOR.unpack(locator)[2]
+        long = os.pread(handle, _LONG_END.size, start + at) if at < length else b""
+        if len(long) < _LONG_END.size or long[:4] != _LONG_END_MAGIC:
+            raise Damaged(f"{path.name}: its zip64 end record is not where it should be", Integrity.CORRUPT)
+        told = _LONG_END.unpack(long)[6:10]
+    here, total, size, offset = told
+    agree = all(a in (b, most) for a, b, most in zip(short, told, _DEFERRED, strict=True))
+    if not agree or not here == total == num_members or offset + size != at:
+        raise Damaged(
+            f"{path.name}: its end record tells of {short[1]:,} members, its directory of {num_members:,}, "
+            "and they do not lie where it says",
+            Integrity.CORRUPT,
+        )
 
 
 def _data_offset(path: Path, handle: int, info: zipfile.ZipInfo, start: int, length: int) -> int:
