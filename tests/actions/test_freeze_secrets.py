@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.freeze import freeze
+from spike.actions.check import check_case
+from spike.actions.freeze import Options, freeze
+from spike.actions.report import write_report
+from spike.actions.status import shipped_pages
 from spike.casefile.case import Case
 from spike.casefile.manifest import read_manifest
 from spike.domain.run import Run
 from spike.domain.signals import Damage, Source
 from tests.casefile.small_runs import git, incident, make_run, signals
+from tests.casefile.test_signing import write_keys
 
 SECRETS = {
     "wandb": "7f3a9c1e5b2d8f4a6c0e7f3a9c1e5b2d8f4a6c0e",
@@ -112,3 +116,60 @@ def test_what_was_taken_out_is_counted_and_the_rest_is_still_there(run: Run) -> 
     assert state["secrets_taken_out_of_patch"] == 1
     binary = [e for e in manifest.exclusions if "tfevents" in e.path]
     assert "looks like a secret" in binary[0].reason
+
+
+def _decoded(path: Path) -> bytes:
+    """The bytes of a file, and for Parquet (compressed columns) every value in it as text."""
+    data = path.read_bytes()
+    if path.suffix != ".parquet":
+        return data
+    import duckdb
+
+    rows = duckdb.sql(f"select * from read_parquet('{path}')").fetchall()
+    about = duckdb.sql(f"select decode(key), decode(value) from parquet_kv_metadata('{path}')").fetchall()
+    return data + repr((rows, about)).encode()
+
+
+def test_no_planted_secret_is_in_the_whole_case_after_check_report_and_signature(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(run.directory)
+    (root / ".netrc").write_text(f"machine example.org login ada password {SECRETS['password']}\n")
+    (root / "trainer_state.json").write_text(json.dumps({"args": {"hub_token": SECRETS["hugging face"]}}))
+    (root / "wandb.json").write_text(json.dumps({"env": {"WANDB_API_KEY": SECRETS["wandb"]}}))
+    jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ0aWdlciJ9.dGlnZXJ0aWdlcg"
+    (root / "notes.log").write_text(f"cookie {jwt}\n+ python x.py --token={SECRETS['generic token']}\n")
+    private, _public = write_keys(tmp_path)
+    case = freeze(
+        run,
+        incident(),
+        cases=Path(f"{run.directory}.spike"),
+        operator="ada",
+        signals=signals(),
+        options=Options(key=private),
+    )
+    check_case(case, run)
+    write_report(case, shipped_pages())
+    case.record(f"branch --token {SECRETS['generic token']}", f"https://ada:{SECRETS['url']}@example.org", 0)
+    planted = {**SECRETS, "jwt": jwt.rpartition(".")[2]}
+    files = [path for path in case.path.rglob("*") if path.is_file()]
+    leaks = [
+        (name, path.relative_to(case.path))
+        for path in files
+        for data in (_decoded(path),)
+        for name, secret in planted.items()
+        if secret.encode() in data or secret in path.name
+    ]
+    with capsys.disabled():
+        print(f"\nsecrets: {len(planted)} kinds searched in {len(files)} files, misses {len(leaks)}")
+    assert leaks == []
+    assert len(planted) >= 12
+    assert any(path.suffix == ".parquet" for path in files)
+    assert any(path.name == "postmortem.html" for path in files)
+    # What is needed is still there: names, digests, commits.
+    report = (case.path / "postmortem.md").read_text()
+    manifest = read_manifest(case.path)
+    assert manifest is not None
+    assert manifest.tree_digest[:16] in report
+    assert "loss" in report
+    assert "lr: 0.0003" in (case.path / "evidence/run/cfg.yaml").read_text()
