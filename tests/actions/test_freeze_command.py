@@ -190,3 +190,29 @@ def test_pins_are_let_go_by_the_command(run: Path, spike: Shell) -> None:
     code, payload = spike.json("freeze", "--run", str(run), "--release")
     assert (code, payload["files"]) == (0, 4)
     assert spike("verify", "--run", str(run))[0] == 0
+
+
+def test_letting_go_names_each_checkpoint_and_says_when_there_is_none(run: Path, spike: Shell) -> None:
+    spike("freeze", "--run", str(run))
+    code, out, _ = spike("freeze", "--run", str(run), "--release")
+    assert code == 0
+    assert [line.split(",")[0] for line in out.splitlines() if line.startswith("let go")] == [
+        f"let go    step {step}" for step in (200, 150, 100, 250)
+    ]
+    assert "4 pinned files of" in out
+    assert "nothing was pinned" in spike("freeze", "--run", str(run), "--release")[1]
+
+
+def test_shards_are_done_one_by_one_and_merged_by_the_commands(run: Path, spike: Shell) -> None:
+    code, out, err = spike("freeze", "--run", str(run), "--shard", "2/2")
+    assert (code, "missing   1 of 2 shards: 1/2" in out, "opened" in err) == (0, True, True)
+    code, _, err = spike("freeze", "--run", str(run), "--merge")
+    assert (code, "1 of 2 shards" in err, "missing: 1/2" in err) == (2, True, True)
+    code, payload = spike.json("freeze", "--run", str(run), "--shard", "1/2")
+    assert (code, payload["schema"], payload["missing"]) == (0, "spike.freeze-shard/1", [])
+    assert payload["next"].endswith("--merge")
+    code, merged = spike.json("freeze", "--run", str(run), "--case", payload["case"], "--merge")
+    assert (code, merged["case"], merged["last_good"]["step"]) == (0, payload["case"], 200)
+    assert spike("verify", "--case", payload["case"])[0] == 0
+    for words in (("--shard", "3/2"), ("--shard", "1/2", "--new"), ("--shard", "1/2", "--merge")):
+        assert spike("freeze", "--run", str(run), *words)[0] == 2

@@ -161,11 +161,18 @@ def _release(run: Run, case: Path | None, key: Path | None, as_json: bool) -> No
     from spike.actions.release import release_pins
 
     found = existing_case(run, case)
+    facts = found.facts
+    pins = [pin for pin in (facts.last_good, *facts.earlier, *facts.suspect) if pin is not None]
     num_files = release_pins(found, key)
     if as_json:
         emit_json({"schema": "spike.release/1", "case": str(found.path), "files": num_files})
-    else:
+        return
+    for pin in pins:
+        answer(f"let go    step {pin.step}, {pin.guarantee} of {pin.original}")
+    if num_files:
         answer(f"{num_files} pinned files of {found.path} were let go; their digests stay in the manifest")
+    else:
+        answer(f"nothing was pinned in {found.path}, so nothing was let go")
 
 
 def _show(case: Case, as_json: bool) -> None:
