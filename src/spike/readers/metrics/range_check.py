@@ -44,9 +44,10 @@ def measure(stream: BinaryIO, boundaries: Sequence[int]) -> Ranges:
     has_blank, before = False, b"\n"
     left = list(boundaries[1:])
     while raw := stream.read(_BLOCK):
-        has_blank = has_blank or b"\n\n" in before + raw[:1] or b"\n\n" in raw or b"\n\r\n" in raw
         block = np.frombuffer(raw, np.uint8)
         ends = np.flatnonzero(block == _NEWLINE)
+        # A line of one byte counts as blank, because it may be a carriage return; no row of metrics is that short.
+        has_blank = has_blank or bool((np.diff(ends) <= 2).any()) or b"\n\n" in before + raw[:1]
         is_colon = block == _COLON
         while left and left[0] <= lines + ends.size:
             end = int(ends[left.pop(0) - lines - 1]) + 1

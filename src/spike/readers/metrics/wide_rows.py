@@ -22,7 +22,8 @@ BAD_STEP = -1
 
 HIGHEST_RANK = 2**31 - 1
 _DIGITS_SAMPLE = 2000
-_FIRST_CAPACITY = 1 << 22
+_TURN_SAMPLE = 1 << 17
+_FIRST_CAPACITY = 1 << 26
 _T = TypeVar("_T", bound=np.generic)
 _BLOCK = 1 << 16
 
@@ -125,8 +126,9 @@ class WideRows:
         self, dropped: NDArray[np.bool_] | None, *, held_out: bool = False, keep: bool = False
     ) -> Iterator[Column]:
         """One column for each name and rank, in file order. The rows are used up unless `keep`."""
-        if not keep and dropped is None and (width := self._width()):
-            yield from self._by_width(width)
+        turns = None if keep else self._turns(dropped)
+        if turns is not None:
+            yield from self._by_turn(*turns, held_out)
             return
         order = self._order(dropped)
         size = self.num_rows
@@ -144,8 +146,8 @@ class WideRows:
             present = None if mask is None else _gathered(taken(mask), order)
             if not keep:
                 del self._values[name]
-            there = values if present is None else values[present]
-            digits = shortest_digits(there[:: max(1, there.size // _DIGITS_SAMPLE)].tolist())
+            some = slice(None, None, max(1, values.size // _DIGITS_SAMPLE))
+            digits = shortest_digits((values[some] if present is None else values[some][present[some]]).tolist())
             for rank, a, b in groups:
                 rows: slice | NDArray[np.int64] = slice(a, b)
                 if present is not None and not present[a:b].all():
@@ -154,27 +156,56 @@ class WideRows:
                 if column.steps.size:
                     yield column
 
-    def _width(self) -> int:
-        """Ranks that write in turn, every one at every step; 0 where the rows are not that regular."""
-        ranks, steps = self._ranks.data[: self.num_rows], self._steps.data[: self.num_rows]
-        again = np.flatnonzero(ranks[1:] == ranks[0])
-        width = int(again[0]) + 1 if again.size else 0
-        if width < 2 or self.num_rows % width or self._present or not bool((np.diff(ranks[:width]) > 0).all()):
-            return 0
-        turns = ranks.reshape(-1, width), steps.reshape(-1, width)
-        return width if bool((turns[0] == ranks[:width]).all() and (turns[1] == turns[1][:, :1]).all()) else 0
+    def _turns(
+        self, dropped: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_] | None] | None:
+        """(ranks, steps, rows dropped by turn) where ranks write in turn, every one at every step; else None.
 
-    def _by_width(self, width: int) -> Iterator[Column]:
-        """The columns of regular rows: all ranks share one array of steps, which saves a third of the memory."""
-        ranks = self._ranks.data[:width].tolist()
-        steps = self._steps.taken()[::width].copy()
+        A dropped row may stand in the place of any row; the last turn may be unfinished.
+        """
+        size = self.num_rows
+        out = np.zeros(size, bool) if dropped is None else dropped
+        some = self._ranks.data[:_TURN_SAMPLE][:size][~out[:_TURN_SAMPLE]]
+        ranks = np.unique(some)
+        if ranks.size < 2:
+            return None
+        missing = -size % ranks.size
+        for growing, filler in ((self._ranks, NO_RANK), (self._steps, BAD_STEP)):
+            growing.extend(np.full(missing, filler, growing.data.dtype))
+        out = np.concatenate([out, np.ones(missing, bool)]).reshape(-1, ranks.size)
+        by_turn = self._ranks.data[: size + missing].reshape(out.shape)
+        steps = self._steps.data[: size + missing].reshape(out.shape)
+        steps[out] = BAD_STEP
+        step = steps.max(axis=1)
+        if bool(((by_turn == ranks) | out).all() and ((steps == step[:, None]) | out).all()):
+            return ranks, step, out if out.any() else None
+        self._ranks.size = self._steps.size = size
+        return None
+
+    def _by_turn(
+        self, ranks: NDArray[np.int32], steps: NDArray[np.int64], out: NDArray[np.bool_] | None, held_out: bool
+    ) -> Iterator[Column]:
+        """The columns of such rows: all ranks share one array of steps, which saves a third of the memory."""
         del self._steps, self._ranks
+        padding = steps.size * ranks.size - self.num_rows
         for name in self.names:
-            table = np.ascontiguousarray(self._values.pop(name).taken().reshape(-1, width).T)
-            sample = table[:, :: max(1, table.size // _DIGITS_SAMPLE)]
+            growing = self._values.pop(name)
+            growing.extend(np.zeros(padding))
+            table = np.ascontiguousarray(growing.taken().reshape(-1, ranks.size).T)
+            there = None if out is None else ~out.T
+            mask = self._present.pop(name, None)
+            if mask is not None:
+                mask.extend(np.zeros(padding, bool))
+                seen = mask.taken().reshape(-1, ranks.size).T
+                there = seen if there is None else seen & there
+            some = slice(None, None, max(1, table.size // _DIGITS_SAMPLE))
+            sample = table[:, some] if there is None else table[:, some][there[:, some]]
             digits = shortest_digits(sample.T.ravel().tolist())
-            for rank, values in zip(ranks, table, strict=True):
-                yield Column(name, steps, values, int(rank), digits)
+            for place, rank in enumerate(ranks.tolist()):
+                kept = None if there is None or there[place].all() else there[place]
+                values = table[place] if kept is None else table[place][kept]
+                if values.size:
+                    yield Column(name, steps if kept is None else steps[kept], values, int(rank), digits, held_out)
 
     def _order(self, dropped: NDArray[np.bool_] | None) -> NDArray[np.int32] | None:
         """Row numbers by rank; None where the rows stand right as they are."""
