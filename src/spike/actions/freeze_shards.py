@@ -30,8 +30,9 @@ from spike.casefile.lock import case_lock
 from spike.casefile.manifest import EVIDENCE, read_manifest
 from spike.casefile.pinning import draft_pin
 from spike.domain.checkpoint import Checkpoint
-from spike.domain.errors import InputUnreadable
+from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.manifest import Algorithm, EntryKind, decode_path, encode_path
+from spike.domain.remote import is_url, shown_url
 from spike.domain.run import Run
 from spike.domain.shards import Shard, Unit
 
@@ -70,6 +71,11 @@ def freeze_shard(
     shards or by another algorithm, `CaseInUse` where this very shard is being done.
     """
     chosen = readers or default_readers()
+    if is_url(run.checkpoints):
+        raise SpikeError(
+            f"{shown_url(run.checkpoints)} lies in an object store, which one process reads, several ranges at once",
+            hint="spike freeze, without --shard",
+        )
     with case_lock(case.path, "freeze", wait_s=WAIT_S):
         if read_manifest(case.path) is not None:
             return None
