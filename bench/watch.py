@@ -113,10 +113,11 @@ def latency(path: Path, rate: float) -> float:
     """Seconds from the bad line to the end of the watch."""
     write_history(path, 5000)
     watch = start(
-        sys.executable, "-m", "spike.cli.app", "watch", str(path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        sys.executable, "-m", "spike.cli.app", "watch", str(path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     try:
-        time.sleep(3.0)
+        assert watch.stderr is not None
+        watch.stderr.readline()  # it has read the history
         written = subprocess.run(
             [sys.executable, "-c", WRITER, str(path), "5000", str(rate), "3"],
             capture_output=True,
