@@ -26,7 +26,7 @@ RSS_MB = 900
 
 def run(name: str) -> None:
     """Fuzz until libFuzzer ends; a finding is written to `crash-*` here and ends with exit code 77."""
-    with atheris.instrument_imports(include=["spike"]):
+    with atheris.instrument_imports(include=["spike", "_targets"]):
         from _targets import TARGETS, emptied
 
         import spike.readers.checkpoints
@@ -42,6 +42,7 @@ def run(name: str) -> None:
     work = emptied(place / "work")
     done = 0
 
+    @atheris.instrument_func
     def one(data: bytes) -> None:
         nonlocal done
         done += 1
