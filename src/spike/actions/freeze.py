@@ -113,7 +113,7 @@ def freeze(
         else:
             chosen = _with_shards(case, chosen)
             ledger = Ledger(case.path / LEDGER)
-            readers = default_readers(find, scan)
+            readers = default_readers(find, scan, onset=occasion.onset)
             _Freeze(case, run, occasion.onset, signals, chosen, readers, ledger, say, on_progress).complete()
         if chosen.key is not None:
             sign(case, chosen.key)
@@ -139,7 +139,9 @@ def warnings_of(case: Case) -> tuple[str, ...]:
     """What the operator must know about this case now, in the order of its weight."""
     facts = case.facts
     found = []
-    if facts.last_good is None:
+    if facts.is_released:
+        found.append("the pins of this case were released: nothing can be replayed from it any more")
+    elif facts.last_good is None:
         reasons = "; ".join(f"{path}: {reason}" for path, reason in facts.not_pinned) or "none was found"
         found.append(
             f"NO USABLE CHECKPOINT BEFORE THE ONSET ({reasons}). Replay, branch and bisect cannot be done now;"

@@ -70,7 +70,7 @@ def freeze_shard(
     `onset` is used by whoever comes first. Raises `SpikeError` where the case is being frozen in another number of
     shards or by another algorithm, `CaseInUse` where this very shard is being done.
     """
-    chosen = readers or default_readers()
+    chosen = readers or default_readers(onset=onset)
     if is_url(run.checkpoints):
         raise SpikeError(
             f"{shown_url(run.checkpoints)} lies in an object store, which one process reads, several ranges at once",

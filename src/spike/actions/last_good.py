@@ -49,13 +49,17 @@ class Readers:
     """Where there is one, a candidate is hashed and judged in one pass."""
 
 
-def default_readers(find: Find | None = None, scan: Scan | None = None) -> Readers:
-    """Those of `spike.readers.checkpoints`, but for what is given; a given `scan` is called for every judgement."""
+def default_readers(find: Find | None = None, scan: Scan | None = None, *, onset: int | None = None) -> Readers:
+    """Those of `spike.readers.checkpoints`, but for what is given; a given `scan` is called for every judgement.
+
+    Of very many checkpoints those around the onset are looked into.
+    """
     from spike.readers.checkpoints import find_checkpoints, open_tap, scan_checkpoint
 
+    chosen = find or partial(find_checkpoints, near=onset)
     if scan is not None:
-        return Readers(find or find_checkpoints, scan, scan)
-    return Readers(find or find_checkpoints, partial(scan_checkpoint, digests=False), scan_checkpoint, open_tap)
+        return Readers(chosen, scan, scan)
+    return Readers(chosen, partial(scan_checkpoint, digests=False), scan_checkpoint, open_tap)
 
 
 @dataclass(frozen=True, slots=True)

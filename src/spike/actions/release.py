@@ -12,8 +12,9 @@ from spike.actions.frozen_again import COMMAND
 from spike.casefile.case import Case
 from spike.casefile.manifest import EVIDENCE, SIGNATURE_NAME, read_manifest, take_stock, write_manifest
 from spike.casefile.pinning import release
+from spike.domain.case import PIN_RELEASED
 from spike.domain.errors import SpikeError
-from spike.domain.manifest import EntryKind, Exclusion, Manifest
+from spike.domain.manifest import RELEASED_FILE, EntryKind, Exclusion, Manifest
 
 RELEASED = ".released"
 """Where pins go on their way out, in one step."""
@@ -51,7 +52,7 @@ def release_pins(case: Case, key: Path | None = None) -> int:
 def _forget_pins(case: Case, when: str) -> int:
     facts = case.facts
     pins = [p for p in (facts.last_good, *facts.earlier, *facts.suspect) if p is not None]
-    notes = tuple((p.original, f"pin released {when}") for p in pins)
+    notes = tuple((p.original, f"{PIN_RELEASED} {when}") for p in pins)
     if pins:
         case.save_facts(replace(facts, last_good=None, earlier=(), suspect=(), not_pinned=(*facts.not_pinned, *notes)))
     return len(pins)
@@ -60,7 +61,7 @@ def _forget_pins(case: Case, when: str) -> int:
 def _without_pins(case: Case, manifest: Manifest, when: str) -> Manifest:
     """The manifest of what is left; every released file is an exclusion with its digest."""
     released = tuple(
-        Exclusion(e.path, f"released {when}; {manifest.algorithm} {e.digest}; {e.size} bytes from {e.origin}")
+        Exclusion(e.path, f"{RELEASED_FILE} {when}; {manifest.algorithm} {e.digest}; {e.size} bytes from {e.origin}")
         for e in manifest.entries
         if e.role == "checkpoint" and e.kind is EntryKind.FILE
     )

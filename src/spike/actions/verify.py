@@ -18,7 +18,16 @@ from spike.casefile.signing import check_signature, signed_key_ids
 from spike.casefile.tree import walk
 from spike.domain.errors import InputUnreadable
 from spike.domain.journal import INTERRUPTED, ChainFault, ChainFinding, JournalEntry
-from spike.domain.manifest import Change, ChangeKind, EntryKind, Manifest, compare, encode_path, refuse_unsafe
+from spike.domain.manifest import (
+    RELEASED_FILE,
+    Change,
+    ChangeKind,
+    EntryKind,
+    Manifest,
+    compare,
+    encode_path,
+    refuse_unsafe,
+)
 from spike.domain.verification import Integrity, Verification
 
 HOLDING = ".held"
@@ -62,6 +71,7 @@ def verify(
         tree_digest=manifest.tree_digest if manifest else "",
         num_files=len(files),
         num_bytes=sum(e.size for e in files),
+        num_released=sum(e.reason.startswith(RELEASED_FILE) for e in manifest.exclusions) if manifest else 0,
         changes=changes,
         artefacts=artefacts,
         chain=chain,
@@ -180,11 +190,9 @@ def _excuse_unfinished_evidence(case: Path, changes: tuple[Change, ...]) -> tupl
 def _has_let_go(case: Path) -> bool:
     """True where case.yaml names no pin any more, and names those that were let go."""
     try:
-        facts = open_case(case).facts
+        return open_case(case).facts.is_released
     except InputUnreadable:
         return False
-    has_pins = facts.last_good is not None or facts.earlier or facts.suspect
-    return not has_pins and any(reason.startswith("pin released") for _, reason in facts.not_pinned)
 
 
 def _is_previous(case: Path, path: str, entries: tuple[JournalEntry, ...]) -> bool:

@@ -68,6 +68,8 @@ def _show(found: Verification) -> None:
     answer(f"{found.integrity.upper()}  {found.case}")
     if found.tree_digest:
         answer(f"evidence    {found.num_files} files, {found.num_bytes / 1e6:.1f} MB, tree {found.tree_digest}")
+    if found.num_released:
+        answer(f"released    {found.num_released} files of pinned checkpoints; the manifest keeps their digests")
     for change in (*found.changes, *found.artefacts):
         if change.is_content:
             answer(f"CONTENT     {change.statement}")

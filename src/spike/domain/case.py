@@ -21,6 +21,10 @@ class PinnedCheckpoint:
     """"reflink", "copy" or "hard link": what the pin protects against is in the manifest."""
 
 
+PIN_RELEASED = "pin released"
+"""How the reason begins for a checkpoint that the operator let go."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaseFacts:
     """What case.yaml holds."""
@@ -41,3 +45,9 @@ class CaseFacts:
     """Checkpoints at or after the onset, oldest first."""
     not_pinned: tuple[tuple[str, str], ...] = ()
     """(path, reason) of checkpoints that could not be used."""
+
+    @property
+    def is_released(self) -> bool:
+        """True where the operator let go of the pins: what they were is in the manifest."""
+        has_pins = self.last_good is not None or bool(self.earlier) or bool(self.suspect)
+        return not has_pins and any(reason.startswith(PIN_RELEASED) for _, reason in self.not_pinned)

@@ -95,6 +95,10 @@ class Reference:
     guarantee: Guarantee = Guarantee.OBJECT_VERSION
 
 
+RELEASED_FILE = "released"
+"""How the reason begins for a file of a pin that the operator let go; its digest follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exclusion:
     """Something that is not in the evidence, and why."""

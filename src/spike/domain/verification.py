@@ -43,6 +43,8 @@ class Verification:
     """A sentence: not signed, signed by a key that was not checked, valid, or why it does not hold."""
     signature_holds: bool | None
     """None where no public key was given."""
+    num_released: int = 0
+    """Files of pins that the operator let go; only their digests are left."""
     references: tuple[str, ...] = ()
     """Objects that the case names and does not hold, one sentence each."""
     origins: tuple[str, ...] = ()
