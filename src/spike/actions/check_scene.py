@@ -131,7 +131,7 @@ def scene_of_case(
     try:
         signals: Signals | NotMeasured = read_signals(case.path)
     except InputUnreadable as error:
-        signals = NotMeasured(error.message)
+        signals = NotMeasured(_sentence(error))
     incident = facts.incident
     present, unseen = _present(run, incident.onset_step if incident is not None else None)
     return Scene(
@@ -158,7 +158,7 @@ def scene_of_run(run: Run, *, traces: tuple[RankTrace, ...] = (), on_bytes: OnBy
         signals, detection = detect_run(run)
         incident = primary_incident(detection)
     except InputUnreadable as error:
-        signals, incident = NotMeasured(error.message), None  # type: ignore[assignment]
+        signals, incident = NotMeasured(_sentence(error)), None  # type: ignore[assignment]
     onset = incident.onset_step if incident is not None else None
     found, not_used = _found(run, onset)
     known = [c for c in found if isinstance(c.step, int) and c.layout != REMOTE_LAYOUT]
@@ -225,3 +225,8 @@ def _on_disk(checkpoints: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
 
 def _step(checkpoint: Checkpoint) -> int:
     return checkpoint.step if isinstance(checkpoint.step, int) else -1
+
+
+def _sentence(error: InputUnreadable) -> str:
+    """The message as one line of a table."""
+    return "; ".join(line.strip() for line in error.message.splitlines())

@@ -10,6 +10,7 @@ from tests.domain.detect.curves import Values, learning, signals
 
 from spike.domain.detect import detect
 from spike.domain.incident import Detection, Incident, Kind, Severity
+from spike.domain.signals import Series, Signals
 
 ONSET = 221
 ROW = ONSET - 1
@@ -149,6 +150,16 @@ def test_a_run_of_skipped_steps_is_an_incident_with_its_scale() -> None:
     found = the_one(run(loss, norm, skipped=skipped, loss_scale=scale))
     assert (found.kind, found.onset_step) == (Kind.SKIPPED_STEPS, ONSET)
     assert any("loss scale falls" in hint for hint in found.hints)
+
+
+def test_skips_that_lie_far_apart_in_a_record_of_skips_alone_are_no_run() -> None:
+    total = np.array([2, 2, 2, 4, 4, 4.0])
+    steps = np.arange(10, 70, 10)
+    series = [Series("skipped total", steps, total), Series("lr", steps, np.full(6, 1e-4))]
+    skipped = Series("skipped", np.array([10, 40]), np.array([2.0, 2.0]))
+    assert detect(Signals((*series, skipped))).incidents == ()
+    for_good = Series("skipped", steps, np.full(6, 9.0))
+    assert [i.kind for i in detect(Signals((*series, for_good))).incidents] == [Kind.SKIPPED_STEPS]
 
 
 @pytest.mark.parametrize("signal", ["loss", "param_norm"])

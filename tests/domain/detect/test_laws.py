@@ -69,11 +69,12 @@ def test_the_order_in_which_ranks_were_read_does_not_matter(seed: int, order: li
 def test_an_outlier_never_enters_the_baseline(seed: int, size: float) -> None:
     steps, loss, _ = learning(320, seed=seed)
     loss[260] *= 1.8
-    later = [i for i in detect(signals(steps, loss)).incidents if i.onset_step == 261]
+    # A row before may stand out by itself, and is then the onset.
+    later = [i for i in detect(signals(steps, loss)).incidents if i.peak_step == 261]
     polluted = loss.copy()
     polluted[150:158] *= math.exp(size)
     polluted[170] = math.nan
-    same = [i for i in detect(signals(steps, polluted)).incidents if i.onset_step == 261]
+    same = [i for i in detect(signals(steps, polluted)).incidents if i.peak_step == 261]
     assert later
     assert same
     assert math.isclose(later[0].signatures[0].centre, same[0].signatures[0].centre, abs_tol=0.03)

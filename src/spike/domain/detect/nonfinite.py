@@ -25,6 +25,10 @@ Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
+BRIDGED = 2
+"""Healthy steps between two skipped ones that still belong to one run; where a row stands for several steps, none."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NonFinite:
     """What was found."""
@@ -49,7 +53,7 @@ def find_nonfinite(
     for run in _runs(rows.lost, gap=0):
         evidence.append(_lost(rows, run, tracks))
         evidence.extend(_lost_beside(rows, run, tracks))
-    for run in _runs(rows.is_skip, gap=2):
+    for run in _runs(rows.is_skip, gap=BRIDGED if rows.spacing == 1 else 0):
         _judge_skips(rows, run, tracks, constants, evidence, notices)
     return NonFinite(tuple(evidence), tuple(_joined(notices)), rows.steps[rows.filtered])
 
@@ -60,7 +64,10 @@ class _Rows:
     def __init__(self, loss: Series | None, grad_norm: Series | None, others: dict[str, Series]) -> None:
         skipped = others.get(SKIPPED)
         counted = skipped.steps[skipped.values > 0] if skipped is not None else np.empty(0, dtype=np.int64)
-        self.steps = _union([*(s.steps for s in (loss, grad_norm) if s is not None), counted])
+        judged = [s.steps for s in (loss, grad_norm) if s is not None]
+        # A record of skips alone has its healthy rows in the columns beside them.
+        beside = [s.steps for s in (others.get(LEARNING_RATE), others.get(LOSS_SCALE)) if s is not None]
+        self.steps = _union([*(judged or beside), counted])
         self.loss, has_loss = _aligned(loss, self.steps)
         self.norm, has_norm = _aligned(grad_norm, self.steps)
         count, has_count = _aligned(skipped, self.steps)
@@ -89,6 +96,11 @@ class _Rows:
     def step(self, row: int) -> int:
         """The step of a row."""
         return int(self.steps[row])
+
+    @property
+    def spacing(self) -> int:
+        """Steps from one row to the next, at least."""
+        return int(np.diff(self.steps).min(initial=1 << 40)) if self.steps.size > 1 else 1
 
 
 def _union(columns: list[Steps]) -> Steps:

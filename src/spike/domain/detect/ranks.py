@@ -92,7 +92,8 @@ def _scores(named: list[Series]) -> dict[int, float]:
         y = np.log(values) if positive else values
     middle = _median(named).values
     centre = np.log(middle) if positive else middle
-    away = np.abs(y - centre[:, None])
+    with np.errstate(invalid="ignore"):  # inf - inf: a rank that is as lost as the middle one
+        away = np.abs(y - centre[:, None])
     usual = away[np.isfinite(away)]
     scale = max(1.4826 * float(np.median(usual)) if usual.size else 0.0, 1e-6)
     scores: dict[int, float] = {}

@@ -308,7 +308,7 @@ class _Interpreter:
                 self.optimizer(item)
         elif _SCALER.search(name) and as_mapping(value) is not None:
             self._numbers("scaler", value)
-        elif _SCHEDULER.search(name):
+        elif _SCHEDULER.search(name) and value is not None:
             self.contents.present.add("scheduler")
             self._schedulers(value)
         else:
