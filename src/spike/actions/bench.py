@@ -223,7 +223,8 @@ def _licence(investigation: Investigation, performed: Performed, offset: int, no
         noise=noise,
     )
     if not found.holds:
-        found = replace(found, reason="; ".join([*_resumed_wrongly(investigation, performed), found.reason]))
+        reasons = [*_resumed_wrongly(investigation, performed), found.reason, *_not_restored(investigation)]
+        found = replace(found, reason="; ".join(reasons))
     if found.grade is Grade.LOG_EXACT:
         first, last = start.step + 1 + offset, (found.acts_from or investigation.incident.onset_step) - 1
         exact = equal_in_every_bit(investigation.record, performed.run.traces, offset=offset, first=first, last=last)
@@ -231,6 +232,16 @@ def _licence(investigation: Investigation, performed: Performed, offset: int, no
             reason = f"{found.reason}; {' and '.join(exact)} of steps {first}-{last}, as traced, in every bit"
             found = replace(found, grade=Grade.BIT_EXACT, reason=reason)
     return replace(found, step_offset=offset)
+
+
+def _not_restored(investigation: Investigation) -> list[str]:
+    """What the checkpoint cannot restore, and a resumed run may therefore do otherwise than the recorded one."""
+    missing = inspect_checkpoint(investigation.pinned_path(investigation.last_good)).missing
+    effects = {"data-cursor": "its place in the data", "rng": "its random generators"}
+    lost = [text for name, text in effects.items() if name in missing]
+    if not lost:
+        return []
+    return [f"the checkpoint does not hold {' or '.join(lost)}: a resumed run may see other batches or draws"]
 
 
 def _not_held_still(moving: FactorDifference, offset: int) -> Licence:

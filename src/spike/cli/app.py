@@ -28,7 +28,7 @@ AROUND = {
     "walk": "All of it, step by step, with a hand on the shoulder.",
     "status": "Where does the case stand, and what comes next?",
     "verify": "Is the case as it was frozen?",
-    "show": "Look at a batch, a trial, a tensor, the formats.",
+    "show": "Look at a batch, a trial, a tensor, the signals, the formats.",
     "watch": "Follow a live run and stop at the first incident.",
     "ci": "Investigate fixture incidents blind, and compare with the truth.",
     "demo": "Make a real small incident and walk it through.",
