@@ -161,7 +161,6 @@ def test_the_donor_batch_is_what_reaches_the_model(
     ("name", "reason"),
     [
         ("control-short", "steps have 2 micro-batches on rank 0, the donor has 1"),
-        ("control-other-rank", "there is no donor for step 5 on rank 0"),
         ("control-gone", "the donor of micro-batch 0 cannot be read"),
     ],
 )
@@ -172,6 +171,15 @@ def test_a_donor_that_does_not_fit_is_refused_and_the_run_goes_on_unchanged(
     assert effects(ran) == [(5, "batch", False)]
     assert reason in ran.lines("effect")[0]["after"]
     assert same(final(training, name), final(training, "bare"))
+
+
+def test_a_donor_for_another_rank_leaves_this_one_untouched_and_that_is_said(
+    changed: dict[str, Ran], baseline: Ran
+) -> None:
+    ran = changed["control-other-rank"]
+    assert effects(ran) == [(5, "batch", True)]
+    assert [line["after"] for line in ran.lines("effect")] == ["untouched: the change is for other ranks"]
+    assert [line["loss"] for line in ran.lines("step")] == [line["loss"] for line in baseline.lines("step")]
 
 
 def test_a_batch_in_its_own_place_is_no_change(changed: dict[str, Ran]) -> None:
