@@ -23,8 +23,8 @@ from spike.domain.verification import Integrity
 from tests.casefile.small_runs import fingerprint, make_run
 
 ROOT = Path(__file__).resolve().parents[2]
-NUM_KILLS = 24
-NUM_TIMED = 8
+NUM_KILLS = 60
+NUM_TIMED = 20
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
 
 
@@ -141,7 +141,7 @@ def _kill_many(driven: tuple[Run, Driver, Path], num_kills: int, seed: int) -> N
 
 
 @pytest.mark.process
-def test_a_freeze_killed_at_two_dozen_points_is_always_completed_by_the_next(
+def test_a_freeze_killed_at_sixty_points_is_always_completed_by_the_next(
     driven: tuple[Run, Driver, Path],
 ) -> None:
     _kill_many(driven, NUM_KILLS, seed=1)
