@@ -10,36 +10,24 @@ from pathlib import Path
 
 import atheris
 
-PACKAGES = (
-    "spike.domain",
-    "spike.casefile",
-    "spike.readers",
-    "spike.readers.checkpoints",
-    "spike.readers.hardware",
-    "spike.readers.metrics",
-    "spike.readers.metrics.formats",
-    "spike.lab",
-)
 RSS_MB = 900
 """numpy, duckdb and torch's absence take about 350 MB; half a gigabyte more than that is a finding."""
 
 
 def run(name: str) -> None:
     """Fuzz until libFuzzer ends; a finding is written to `crash-*` here and ends with exit code 77."""
-    with atheris.instrument_imports(include=["spike", "_targets"]):
-        from _targets import TARGETS, emptied
-
-        import spike.readers.checkpoints
-        import spike.readers.hardware
-        import spike.readers.metrics  # noqa: F401
-    target = TARGETS[name]
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     place = Path(tempfile.mkdtemp(prefix=f"spike-fuzz-{name}-", dir=shared))
     corpus = place / "corpus"
     corpus.mkdir()
-    for number, seed in enumerate(target.seeds(emptied(place / "seeds"))):
-        (corpus / f"seed-{number}").write_bytes(seed)
-    work = emptied(place / "work")
+    with atheris.instrument_imports(include=["spike", "_targets"]):
+        from _targets import TARGETS, emptied
+
+        target, work = TARGETS[name], emptied(place / "work")
+        for number, seed in enumerate(target.seeds(emptied(place / "seeds"))):
+            (corpus / f"seed-{number}").write_bytes(seed)
+            # Readers import what they need when they need it: what a seed does not import stays without guidance.
+            target.feed(seed, work)
     done = 0
 
     @atheris.instrument_func
