@@ -22,8 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spike.actions.fetch import Fetch
-from spike.actions.remote_run import list_remote
+from spike.actions.evidence.fetch import Fetch
+from spike.actions.evidence.remote_run import list_remote
 from spike.casefile.case import Case, create_case
 from spike.casefile.ledger import Ledger
 from spike.domain.case import CaseFacts

@@ -18,9 +18,9 @@ from typing import Any
 import duckdb  # noqa: F401  imported before the forks, so that each child starts at once
 import yaml  # noqa: F401
 
-from spike.actions.freeze import Options, freeze
-from spike.actions.freeze_shards import freeze_shard
-from spike.actions.opening import Occasion, find_or_open_once
+from spike.actions.evidence.freeze import Options, freeze
+from spike.actions.evidence.freeze_shards import freeze_shard
+from spike.actions.evidence.opening import Occasion, find_or_open_once
 from spike.casefile import batches, draft, hashing, pinning
 from spike.domain.errors import SpikeError
 from spike.domain.run import Run

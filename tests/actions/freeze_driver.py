@@ -19,7 +19,7 @@ from pathlib import Path
 import duckdb  # noqa: F401  imported before the forks, so that each child starts at once
 import yaml  # noqa: F401
 
-from spike.actions.freeze import freeze
+from spike.actions.evidence.freeze import freeze
 from spike.domain.errors import SpikeError
 from spike.domain.run import Run
 from spike.readers.checkpoints import readers

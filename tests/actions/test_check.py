@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from spike.actions.check import WRONG, check_case, check_run, exit_code, wrong_facts
-from spike.actions.check_checkpoints import compare
-from spike.actions.check_scene import scene_of_run
-from spike.actions.compare_checkpoints import find_flips
+from spike.actions.checks.check import WRONG, check_case, check_run, exit_code, wrong_facts
+from spike.actions.checks.check_checkpoints import compare
+from spike.actions.checks.check_scene import scene_of_run
+from spike.actions.checks.compare_checkpoints import find_flips
 from spike.actions.detect import detect_run, primary_incident
-from spike.actions.freeze import freeze
-from spike.actions.verify import verify
+from spike.actions.evidence.freeze import freeze
+from spike.actions.evidence.verify import verify
 from spike.casefile.codec import from_payload
 from spike.domain.errors import ExitCode
 from spike.domain.facts import VOCABULARY, CheckReport

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from spike.actions.check_checkpoints import checkpoint_facts
-from spike.actions.check_scene import scene_of_run
+from spike.actions.checks.check_checkpoints import checkpoint_facts
+from spike.actions.checks.check_scene import scene_of_run
 from spike.domain.run import Run
 from tests.readers.checkpoints.stacks import EARLIER, LATER, Trainee
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from spike.actions.recorded_traces import of_one_recording, recorded_traces
+from spike.actions.checks.recorded_traces import of_one_recording, recorded_traces
 from spike.cli.app import app
 from spike.domain.run import Run
 from spike.lab.staging import probe_environment, stage_probe

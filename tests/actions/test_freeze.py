@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.freeze import Options, freeze, warnings_of
-from spike.actions.release import release_pins
-from spike.actions.verify import verify
+from spike.actions.evidence.freeze import Options, freeze, warnings_of
+from spike.actions.evidence.release import release_pins
+from spike.actions.evidence.verify import verify
 from spike.casefile.case import Case, list_cases, open_case
 from spike.casefile.manifest import read_manifest
 from spike.casefile.signals_store import read_signals
@@ -306,7 +306,7 @@ def test_a_symlink_out_of_the_run_is_not_followed(run: Run, tmp_path: Path) -> N
 
 
 def test_a_long_log_is_named_with_its_digest_and_not_copied(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spike.actions.small_evidence.MAX_COPY_BYTES", 100)
+    monkeypatch.setattr("spike.actions.evidence.small_evidence.MAX_COPY_BYTES", 100)
     case = _freeze(run)
     (only,) = [e for e in _manifest(case).exclusions if e.path.endswith("log.jsonl")]
     assert "sha256 " in only.reason

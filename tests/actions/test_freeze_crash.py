@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.verify import verify
+from spike.actions.evidence.verify import verify
 from spike.casefile.case import list_cases, open_case
 from spike.casefile.manifest import read_manifest
 from spike.domain.run import Run
@@ -221,7 +221,7 @@ results = []
 for size in json.loads(sys.argv[3]):
     sh("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place))
     first = run_one(run, place / "cases", "none", 0.0)
-    from spike.actions.verify import verify
+    from spike.actions.evidence.verify import verify
     from spike.casefile.case import list_cases, open_case
     found = list_cases(place / "cases")
     state = [(open_case(p).facts.id, verify(p).integrity) for p in found]

@@ -16,12 +16,12 @@ from urllib.parse import parse_qs, quote, urlsplit
 import numpy as np
 import pytest
 
-from spike.actions.ask_store import verify_with_stores
-from spike.actions.check import check_case, check_run
+from spike.actions.checks.check import check_case, check_run
 from spike.actions.detect import detect_run
-from spike.actions.freeze import freeze, warnings_of
-from spike.actions.release import release_pins
-from spike.actions.verify import verify
+from spike.actions.evidence.ask_store import verify_with_stores
+from spike.actions.evidence.freeze import freeze, warnings_of
+from spike.actions.evidence.release import release_pins
+from spike.actions.evidence.verify import verify
 from spike.casefile.case import Case, open_case
 from spike.casefile.manifest import read_manifest
 from spike.cli.app import app
@@ -183,7 +183,7 @@ def _replace_while_reading(monkeypatch: pytest.MonkeyPatch, change: Any) -> list
             changing.join()
         return iter(blocks)
 
-    monkeypatch.setattr("spike.actions.fetch.read_blocks", reading)
+    monkeypatch.setattr("spike.actions.evidence.fetch.read_blocks", reading)
     return done
 
 
@@ -226,7 +226,7 @@ def test_what_is_too_large_to_copy_is_named_with_versions_and_digests_and_asked_
 ) -> None:
     import hashlib
 
-    monkeypatch.setattr("spike.actions.fetch.COPY_LIMIT_BYTES", 10)
+    monkeypatch.setattr("spike.actions.evidence.fetch.COPY_LIMIT_BYTES", 10)
     case = kept.freeze()
     assert case.facts.last_good is not None  # trials start from it: it is copied whatever its size
     assert (case.facts.earlier, case.facts.suspect) == ((), ())
@@ -260,7 +260,7 @@ def test_what_is_too_large_to_copy_is_named_with_versions_and_digests_and_asked_
 
 
 def test_too_large_without_versions_is_copied_anyway(plain: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spike.actions.fetch.COPY_LIMIT_BYTES", 10)
+    monkeypatch.setattr("spike.actions.evidence.fetch.COPY_LIMIT_BYTES", 10)
     case = plain.freeze()
     assert ([p.step for p in case.facts.earlier], _manifest(case).references) == ([150, 100], ())
 
@@ -268,7 +268,7 @@ def test_too_large_without_versions_is_copied_anyway(plain: World, monkeypatch: 
 def test_too_large_for_the_disk_and_without_versions_is_not_pinned_with_the_reason(
     plain: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spike.actions.fetch.SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr("spike.actions.evidence.fetch.SPARE_BYTES", 1 << 60)
     case = plain.freeze()
     assert case.facts.last_good is None
     assert all("no room" in reason and "keeps no versions" in reason for _, reason in case.facts.not_pinned)
@@ -303,7 +303,7 @@ def test_a_store_that_does_not_answer_leaves_the_answer_incomplete(
 def test_a_fetch_that_dies_with_its_store_goes_on_without_reading_again(
     kept: World, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spike.actions.fetch.SMALL_BYTES", 0)  # one object after the other
+    monkeypatch.setattr("spike.actions.evidence.fetch.SMALL_BYTES", 0)  # one object after the other
     read: list[str] = []
     from spike.readers.remote import read_blocks
 
@@ -316,7 +316,7 @@ def test_a_fetch_that_dies_with_its_store_goes_on_without_reading_again(
 
     with other_clients(), weak_link(server.port) as link:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{link.port}")
-        monkeypatch.setattr("spike.actions.fetch.read_blocks", reading)
+        monkeypatch.setattr("spike.actions.evidence.fetch.read_blocks", reading)
         monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
         with pytest.raises(StoreUnavailable, match=r"step-150/state.json .* of it are kept in .*\.fetching") as failed:
             kept.freeze()
@@ -344,8 +344,8 @@ def test_a_fetch_that_dies_with_its_store_goes_on_without_reading_again(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from spike.actions import fetch
-from spike.actions.freeze import freeze
+from spike.actions.evidence import fetch
+from spike.actions.evidence.freeze import freeze
 from spike.domain.run import Run
 from tests.casefile.small_runs import incident, signals
 reading = fetch.read_blocks
@@ -377,7 +377,7 @@ def test_a_killed_fetch_leaves_a_readable_case_and_goes_on(kept: World, monkeypa
         read.append(stored.path.partition("job/")[2])
         return read_blocks(store, stored)
 
-    monkeypatch.setattr("spike.actions.fetch.read_blocks", reading)
+    monkeypatch.setattr("spike.actions.evidence.fetch.read_blocks", reading)
     case = kept.freeze()
     assert case.path == case_path
     assert sorted(read) == sorted(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from spike.actions.verify import verify
+from spike.actions.evidence.verify import verify
 from spike.casefile.case import list_cases, open_case
 from spike.casefile.ledger import Ledger, Noted
 from spike.casefile.manifest import read_manifest

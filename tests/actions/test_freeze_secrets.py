@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.check import check_case
-from spike.actions.freeze import Options, freeze
+from spike.actions.checks.check import check_case
+from spike.actions.evidence.freeze import Options, freeze
 from spike.actions.report import write_report
 from spike.actions.status import shipped_pages
 from spike.casefile.case import Case

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from spike.actions.check import check_run
-from spike.actions.rank_sync import rank_sync, rank_sync_of
+from spike.actions.checks.check import check_run
+from spike.actions.checks.rank_sync import rank_sync, rank_sync_of
 from spike.domain.run import Run
 from spike.readers.metrics import read_signals
 

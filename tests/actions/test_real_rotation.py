@@ -5,7 +5,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from spike.actions.verify import verify
+from spike.actions.evidence.verify import verify
 from spike.casefile import pinning
 from spike.cli.app import app
 from spike.domain.manifest import Guarantee

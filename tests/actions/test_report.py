@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from spike.actions.evidence.verify import verify
 from spike.actions.report import assemble, write_report
 from spike.actions.status import shipped_pages
-from spike.actions.verify import verify
 from spike.casefile.case import Case
 from spike.casefile.codec import to_payload
 from spike.casefile.signals_store import write_signals

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.bench import Bench, open_bench
-from spike.actions.bisect import bisect
+from spike.actions.experiment.bench import Bench, open_bench
+from spike.actions.experiment.bisect import bisect
 from spike.actions.open_case import investigate
 from spike.actions.playbooks import known_playbooks
 from spike.domain.errors import ExitCode, SpikeError

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.freeze import Options, freeze
-from spike.actions.verify import verify
+from spike.actions.evidence.freeze import Options, freeze
+from spike.actions.evidence.verify import verify
 from spike.casefile.case import open_case
 from spike.casefile.journal import append
 from spike.casefile.manifest import EVIDENCE, take_stock, write_manifest

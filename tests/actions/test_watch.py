@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spike.actions.watch import Plan, View, watch
+from spike.actions.following.watch import Plan, View, watch
 from spike.domain.incident import Severity
 from spike.readers.metrics import open_follower
 from spike.readers.metrics.contract import Parsed

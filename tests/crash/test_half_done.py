@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.verify import verify
+from spike.actions.evidence.verify import verify
 from spike.casefile.case import Case, create_case, open_case
 from spike.casefile.lock import read_holder
 from spike.casefile.manifest import EVIDENCE, take_stock, write_manifest

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from spike.actions.verify import verify
+from spike.actions.evidence.verify import verify
 from spike.casefile.manifest import EVIDENCE, read_manifest
 from spike.cli.app import app
 from spike.domain.manifest import EntryKind, decode_path

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.verify import verify
+from spike.actions.evidence.verify import verify
 from spike.casefile.case import list_cases, open_case
 from spike.casefile.journal import verify_chain
 from spike.domain.verification import Integrity

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spike.actions.live_shards import shard_digests
+from spike.actions.experiment.live_shards import shard_digests
 from spike.domain.receipt import Receipt, compare_rebuild, load_receipt
 from spike.lab.traces import read_traces
 from spike.readers.checkpoints import inspect_checkpoint, scan_checkpoint

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spike.actions.remote_logs import copied_logs, named_by_address
+from spike.actions.evidence.remote_logs import copied_logs, named_by_address
 from spike.domain.detect import detect
 from spike.domain.errors import InputUnreadable, SpikeError
 from spike.domain.incident import Detection, Incident, Severity

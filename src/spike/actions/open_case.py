@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from spike.actions.detect import detect_run, primary_incident
-from spike.actions.freeze import freeze
-from spike.actions.investigation import Investigation, Steps, Talk, open_investigation
+from spike.actions.evidence.freeze import freeze
+from spike.actions.experiment.investigation import Investigation, Steps, Talk, open_investigation
 from spike.casefile.case import Case, cases_dir, latest_case, open_case
 from spike.domain.errors import SpikeError
 from spike.domain.run import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spike.actions.experiments import names
+from spike.actions.experiment.experiments import names
 from spike.domain.facts import VOCABULARY
 from spike.domain.playbook import Playbook
 from spike.domain.run import Run

@@ -26,7 +26,7 @@ def bisect(
     as_json: JsonOption = False,
 ) -> None:
     """Run the most separating trials until one cause is established, or say what cannot be told apart."""
-    from spike.actions.bisect import bisect as act
+    from spike.actions.experiment.bisect import bisect as act
     from spike.actions.playbooks import known_playbooks
     from spike.domain.verdict import Status
     from spike.report.terminal import explain_text, verdict_text

@@ -21,9 +21,9 @@ def branch(
     as_json: JsonOption = False,
 ) -> None:
     """Run one branch: the unchanged command with exactly one change, computed and proven."""
-    from spike.actions.bench import open_bench
-    from spike.actions.branch import available
-    from spike.actions.branch import branch as act
+    from spike.actions.experiment.bench import open_bench
+    from spike.actions.experiment.branch import available
+    from spike.actions.experiment.branch import branch as act
     from spike.casefile.codec import to_payload
     from spike.domain.trial import OutcomeKind
     from spike.report.phrases import effect_words

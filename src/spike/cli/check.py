@@ -45,7 +45,7 @@ def check(
     Without a case it checks the run directory (or any directory of checkpoints) as it lies there, and writes nothing.
     Exit code 1 where something is wrong: ranks disagree, a checkpoint is damaged or not finite, hardware failed.
     """
-    from spike.actions.check import check_case, check_run, exit_code
+    from spike.actions.checks.check import check_case, check_run, exit_code
 
     described, found = _what(run, case)
     with progress("reading", total=_total(described, found)) as advance:
@@ -82,7 +82,7 @@ def _total(run: Run, case: Case | None) -> float | None:
 
 
 def _show(report: CheckReport, case: Case | None) -> None:
-    from spike.actions.check import WRONG, wrong_facts
+    from spike.actions.checks.check import WRONG, wrong_facts
     from spike.domain.facts import NOT_MEASURED
     from spike.report.text import visible
 

@@ -134,7 +134,7 @@ def _draw(one: RunDetection, path: Path) -> None:
 
 def _ranks_payload(found: Sequence[RunDetection]) -> list[dict[str, Any]]:
     """Whether the ranks of each run stayed together, where it has several."""
-    from spike.actions.rank_sync import rank_sync
+    from spike.actions.checks.rank_sync import rank_sync
     from spike.report.rank_table import rank_payload
 
     told = ((one.source, rank_sync(one.signals, one.base)) for one in found)
@@ -239,7 +239,7 @@ def _summary(incidents: Sequence[Incident]) -> str:
 
 
 def _tell_ranks(one: RunDetection) -> None:
-    from spike.actions.rank_sync import rank_sync
+    from spike.actions.checks.rank_sync import rank_sync
     from spike.report.rank_table import rank_lines
 
     sync = rank_sync(one.signals, one.base)

@@ -11,7 +11,7 @@ from spike.cli.options import CaseOption, JsonOption, RunOption
 from spike.cli.output import answer, emit_json, talk
 
 if TYPE_CHECKING:
-    from spike.actions.freeze import Options
+    from spike.actions.evidence.freeze import Options
     from spike.casefile.case import Case
     from spike.domain.case import PinnedCheckpoint
     from spike.domain.incident import Incident
@@ -61,7 +61,7 @@ def freeze(
         _freeze_shard(described, shard, begun, shelf, options, as_json)
         return
     signals, incident = _occasion(described, begun, step)
-    from spike.actions.freeze import freeze as act
+    from spike.actions.evidence.freeze import freeze as act
 
     with byte_progress("freezing") as on_progress:
         found = act(
@@ -79,7 +79,7 @@ def freeze(
 
 
 def _freeze_shard(run: Run, shard: str, begun: Case | None, shelf: Path, options: Options, as_json: bool) -> None:
-    from spike.actions.opening import Occasion, find_or_open_once, onset_of
+    from spike.actions.evidence.opening import Occasion, find_or_open_once, onset_of
     from spike.cli.freeze_shard import freeze_shard, parse
 
     parse(shard)  # before a case is opened for it
@@ -121,7 +121,7 @@ def _cases(case: Path | None) -> Path | None:
 
 
 def _options(hash_name: str, key: Path | None, new: bool, step: int | None, merge: bool) -> Options:
-    from spike.actions.freeze import Options
+    from spike.actions.evidence.freeze import Options
     from spike.domain.errors import SpikeError
     from spike.domain.manifest import Algorithm
 
@@ -157,8 +157,8 @@ def _occasion(run: Run, begun: Case | None, step: int | None) -> tuple[Signals |
 
 
 def _release(run: Run, case: Path | None, key: Path | None, as_json: bool) -> None:
+    from spike.actions.evidence.release import release_pins
     from spike.actions.open_case import existing_case
-    from spike.actions.release import release_pins
 
     found = existing_case(run, case)
     facts = found.facts
@@ -176,7 +176,7 @@ def _release(run: Run, case: Path | None, key: Path | None, as_json: bool) -> No
 
 
 def _show(case: Case, as_json: bool) -> None:
-    from spike.actions.freeze import warnings_of
+    from spike.actions.evidence.freeze import warnings_of
     from spike.casefile.manifest import read_manifest
     from spike.casefile.signing import signed_key_ids
 

@@ -8,8 +8,8 @@ from spike.cli.byte_progress import byte_progress
 from spike.cli.output import answer, emit_json, talk
 
 if TYPE_CHECKING:
-    from spike.actions.freeze import Options
-    from spike.actions.freeze_shards import ShardDone
+    from spike.actions.evidence.freeze import Options
+    from spike.actions.evidence.freeze_shards import ShardDone
     from spike.casefile.case import Case
     from spike.domain.run import Run
     from spike.domain.shards import Shard
@@ -19,7 +19,7 @@ MAX_NAMED = 8
 
 def freeze_shard(run: Run, text: str, case: Case, onset: int | None, options: Options, *, as_json: bool) -> None:
     """Do one part, and say what is left to do."""
-    from spike.actions.freeze_shards import freeze_shard as act
+    from spike.actions.evidence.freeze_shards import freeze_shard as act
 
     shard = parse(text)
     with byte_progress(f"shard {shard}") as on_progress:
@@ -44,7 +44,7 @@ def parse(text: str) -> Shard:
 
 
 def _following(case: Case, done: ShardDone | None) -> str:
-    from spike.actions.shard_plan import command
+    from spike.actions.evidence.shard_plan import command
 
     if done is None:
         return f"spike check --case {case.path}"

@@ -24,8 +24,8 @@ def gate(
     as_json: JsonOption = False,
 ) -> None:
     """Resume with exactly one remedy for a short window, and hold it to the contract."""
-    from spike.actions.bench import open_bench
-    from spike.actions.gate import open_gate
+    from spike.actions.experiment.bench import open_bench
+    from spike.actions.experiment.gate import open_gate
     from spike.actions.playbooks import known_playbooks
     from spike.casefile.codec import to_payload
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spike.cli.output import talk
 
 if TYPE_CHECKING:
-    from spike.actions.investigation import Investigation
+    from spike.actions.experiment.investigation import Investigation
 
 
 def operator() -> str:
@@ -26,7 +26,7 @@ def operator() -> str:
 @contextmanager
 def investigating(run: Path, case: Path | None, step: int | None, command: str) -> Iterator[Investigation]:
     """Open the investigation and hold the case's lock while the command works on it."""
-    from spike.actions.investigation import open_investigation
+    from spike.actions.experiment.investigation import open_investigation
     from spike.actions.open_case import case_for
     from spike.readers.run_file import load_run
 

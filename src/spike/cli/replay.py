@@ -23,7 +23,7 @@ def replay(
 
     First the licence: the healthy steps must reproduce the record. Only then does the outcome count.
     """
-    from spike.actions.replay import replay as act
+    from spike.actions.experiment.replay import replay as act
     from spike.casefile.codec import to_payload
     from spike.domain.trial import OutcomeKind
     from spike.report.phrases import licence_words, noise_words

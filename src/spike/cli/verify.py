@@ -33,7 +33,7 @@ def verify(
 
     Exit code 1 for changed, added or missing content; 4 where a command was interrupted; metadata is only reported.
     """
-    from spike.actions.ask_store import verify_with_stores
+    from spike.actions.evidence.ask_store import verify_with_stores
     from spike.domain.verification import Integrity
 
     with progress("reading", total=None) as advance:

@@ -15,7 +15,7 @@ from spike.cli.output import answer, emit_json, finish, talk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spike.actions.watch import View
+    from spike.actions.following.watch import View
 
 QUIET_S = 60.0
 """Without a terminal a line is written this often, so that a log of the watch stays short."""
@@ -57,7 +57,7 @@ def watch(
 
     A source that stands still, and a filesystem that does not answer, are told on stderr while the others are watched.
     """
-    from spike.actions.incident_command import IncidentCommand
+    from spike.actions.following.incident_command import IncidentCommand
     from spike.domain.errors import ExitCode
 
     views = _views(paths or [], run, fail_on, every, stall, until_healthy)
@@ -84,8 +84,8 @@ def _views(
     paths: list[Path], run: Path, fail_on: str, every: float, stall: float | None, until_healthy: int | None
 ) -> Iterator[View]:
     from spike.actions.detect import metric_paths
-    from spike.actions.watch import Plan
-    from spike.actions.watch import watch as follow
+    from spike.actions.following.watch import Plan
+    from spike.actions.following.watch import watch as follow
     from spike.domain.errors import SpikeError
     from spike.domain.incident import Severity
     from spike.readers.run_file import load_run_or_bare
@@ -209,7 +209,7 @@ def _tell(view: View, as_json: bool) -> None:
 
 def _close(view: View, as_json: bool) -> None:
     """The end of --until-healthy."""
-    from spike.actions.watch import SCHEMA
+    from spike.actions.following.watch import SCHEMA
     from spike.domain.errors import ExitCode
 
     assert view.standing is not None

@@ -9,8 +9,8 @@ import pytest
 from tests.readers.checkpoints import damages
 from tests.readers.checkpoints.stacks import EARLIER, LATER, LAYOUTS, STACKS
 
-from spike.actions.check_checkpoints import checkpoint_facts
-from spike.actions.check_scene import scene_of_run
+from spike.actions.checks.check_checkpoints import checkpoint_facts
+from spike.actions.checks.check_scene import scene_of_run
 from spike.domain.checkpoint import Integrity
 from spike.domain.run import Run
 from spike.readers.checkpoints import inspect_checkpoint, readers, scan_checkpoint

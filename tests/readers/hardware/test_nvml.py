@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.casefile.small_runs import incident, make_run, signals
 
-from spike.actions.freeze import freeze
+from spike.actions.evidence.freeze import freeze
 from spike.casefile.manifest import read_manifest
 from spike.domain.measured import NotMeasured
 from spike.readers.hardware import Severity, read_hardware
@@ -211,7 +211,7 @@ def test_a_damaged_capture_is_unreadable_and_never_clean(tmp_path: Path, text: s
 def test_a_freeze_on_a_gpu_node_keeps_the_counters_and_check_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spike.actions.check import check_case
+    from spike.actions.checks.check import check_case
 
     monkeypatch.setitem(sys.modules, "pynvml", library(Board()))
     run = replace(make_run(tmp_path / "run"), launch="./train.sh")

@@ -1,0 +1,1 @@
+"""What can files tell without a GPU?"""

@@ -1,0 +1,1 @@
+"""Is a live run still healthy?"""
