@@ -139,3 +139,16 @@ def test_a_file_of_one_other_generation_is_mixed_even_where_no_checksum_is_store
     found = facts(tmp_path)["generation"]
     assert (found.value, found.where.file) == ("mixed", f"step-4/{name}")
     assert "that of step-2 (step 2)" in found.statement
+
+
+def test_a_copy_of_a_checkpoint_of_a_tiny_model_is_no_mixture(tmp_path):
+    """One weight and one bias: too few to tell a generation by, and nothing in the copy differs."""
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in (1, 2):
+        model(torch.ones(1, 8) * step).sum().backward()
+        optimizer.step()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, tmp_path / f"step-{step}.pt")
+    torch.save(state, tmp_path / "last.pt")
+    assert facts(tmp_path)["generation"].value == "one"

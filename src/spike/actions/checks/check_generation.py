@@ -33,9 +33,10 @@ def generation(scene: Scene, checkpoint: Checkpoint, history: Compared | None) -
         theirs = checksums(other, own.keys()) if own else {}
         compared += bool(theirs)
         shared = _shared_parts(own, theirs)
-        if shared and (len(shared) == 1 or other.step != checkpoint.step):  # else it is a copy
+        differs = any(key in theirs and mark != theirs[key] for key, mark in own.items())
+        if shared and (differs or other.step != checkpoint.step):  # else it is a copy
             text = f"the {shared[0]} of {shown} are byte by byte those of {scene.original(other)} (step {other.step})"
-            text += ", the rest is not" if len(shared) == 1 else ""
+            text += ", the rest is not" if differs else ""
             return Fact(name, "mixed", text, (*evidence, scene.evidence(other)), Place(file=shown))
     equal = _equal_files(scene, checkpoint)
     mixed = next(((file, others[0]) for file, others in equal.items() if len(others) == 1), None)
