@@ -7,75 +7,30 @@ Lines that cannot be read are left out and counted; `spike detect` says where th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spike.domain.errors import InputUnreadable
 from spike.domain.rank_sync import (
     FINGERPRINT,
-    FINGERPRINT_NAMES,
     GENERATION,
-    GENERATION_NAMES,
     LOGGED,
     LOGGED_WORDS,
-    NON_FINITE,
-    NON_FINITE_NORM,
-    OF_SIGNAL,
     SPARSE_NOTE,
-    WHETHER,
     Extent,
     Gathered,
     expected_ranks,
     is_sparse,
     shown,
 )
-from spike.readers.metrics.columns import assign, rank_name, step_name
-from spike.readers.metrics.find import head_of
+from spike.readers.rank_layout import RANK_IN_FILE, Layout, case_layout, files_layout, named, quoted, table
 
 if TYPE_CHECKING:
     import duckdb
 
-HOST_NAMES = ("host", "hostname", "host_name", "node", "nodename")
-SAMPLED_FILES = 16
 MEMORY = "1GB"
 """What the column store may use; it spills to disk beyond."""
-RANK_IN_FILE = r"rank[_.\-]?(\d+)[^/]*$"
-"""As `rank_in_name` of the metric readers has it."""
-TRACE_COLUMNS = {
-    "t": "VARCHAR",
-    "step": "BIGINT",
-    "world": "BIGINT",
-    "host": "VARCHAR",
-    "first_step": "BIGINT",
-    "lr": "VARCHAR",
-    "applied": "BOOLEAN",
-    "loss_scale": "DOUBLE",
-    "loss": "DOUBLE",
-    "grad_norm": "DOUBLE",
-    "nonfinite_grads": "BIGINT",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How the facts of a row are written in these files, as SQL."""
-
-    source: str
-    quantities: Mapping[str, str]
-    """Quantity -> expression; NULL where the row does not say."""
-    host: str = "NULL"
-    world: str = "NULL"
-    generation: str = "NULL"
-    """A generation that a rank tells once, at its start."""
-    is_row: str = "TRUE"
-    """Which rows stand for a step that a rank logged, where one step has several."""
-    lost: str = "FALSE"
-    """Whether the row is a line that could not be read."""
-    is_quick: bool = False
-    """A scan costs little: two simple ones beat one with both groupings."""
-    traces: tuple[Path, ...] = ()
 
 
 def gather_files(files: Sequence[Path]) -> Gathered | None:
@@ -83,150 +38,21 @@ def gather_files(files: Sequence[Path]) -> Gathered | None:
 
     Raises `InputUnreadable` where the column store cannot read them.
     """
-    layout = _layout(files)
+    layout = files_layout(files)
     return _gather(layout) if layout is not None else None
 
 
 def gather_case(signals: Path) -> Gathered:
     """The facts of a case's evidence/signals.parquet. Raises `InputUnreadable`."""
-    names = {
-        **OF_SIGNAL,
-        **dict.fromkeys(GENERATION_NAMES, GENERATION),
-        **dict.fromkeys(FINGERPRINT_NAMES, FINGERPRINT),
-    }
-    quantities = {
-        quantity: f"CASE WHEN name IN ({_list([n for n, q in names.items() if q == quantity])})"
-        f" THEN {_fact(quantity, 'value')} END"
-        for quantity in dict.fromkeys(names.values())
-    }
-    source = f"(SELECT name, rank, step, value FROM read_parquet({_quoted(str(signals))}) WHERE rank IS NOT NULL)"
-    lead = f"name = (SELECT name FROM {source} GROUP BY name ORDER BY count(*) DESC, name LIMIT 1)"
-    return _gather(_Layout(source, quantities, is_row=lead, is_quick=True))
+    return _gather(case_layout(signals))
 
 
-# -- layouts ------------------------------------------------------------------------------------------------
-
-
-def _layout(files: Sequence[Path]) -> _Layout | None:
-    texts = [path for path in files if path.suffix in (".jsonl", ".json", ".ndjson", ".log", "")]
-    spread = texts[:: max(1, len(texts) // SAMPLED_FILES)][:SAMPLED_FILES]
-    samples = [row for path in spread for row in _objects(head_of(path))]
-    if not samples:
-        return None
-    if samples[0].get("t") == "start":
-        return _trace_layout(texts)
-    kinds = _kinds(samples)
-    at, by = step_name(kinds), rank_name(kinds)
-    if at is None or (by is None and not all(_has_rank(path) for path in spread)):
-        return None
-    return _line_layout(texts, kinds, at, by)
-
-
-def _objects(head: bytes) -> Iterator[dict[str, Any]]:
-    for line in head.split(b"\n")[:50]:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
-
-
-def _has_rank(path: Path) -> bool:
-    from spike.readers.metrics.read import rank_in_name
-
-    return rank_in_name(path) is not None
-
-
-def _kinds(samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    kinds: dict[str, str] = {}
-    for row in samples:
-        for key, value in row.items():
-            if isinstance(value, dict | list):
-                continue
-            text = isinstance(value, str) and value not in ("NaN", "nan", "Infinity", "-Infinity", "inf", "-inf")
-            kinds[key] = "VARCHAR" if text or kinds.get(key) == "VARCHAR" else "DOUBLE"
-    return kinds
-
-
-def _line_layout(files: Sequence[Path], kinds: dict[str, str], at: str, by: str | None) -> _Layout:
-    names = assign(kinds, {})
-    columns: dict[str, str] = {at: "BIGINT"}
-    rank = f"regexp_extract(filename, {_quoted(RANK_IN_FILE)}, 1)::BIGINT"
-    if by is not None:
-        columns[by], rank = "BIGINT", _named(by)
-    quantities: dict[str, str] = {}
-    for column, name in names.items():
-        quantity = OF_SIGNAL.get(name)
-        if column.lower() in GENERATION_NAMES or column.lower() in FINGERPRINT_NAMES:
-            quantity = GENERATION if column.lower() in GENERATION_NAMES else FINGERPRINT
-        if quantity is not None:
-            columns[column] = "DOUBLE" if quantity in WHETHER else kinds[column]
-            quantities[quantity] = _fact(quantity, _named(column))
-    host = next((column for column in kinds if column.lower() in HOST_NAMES), None)
-    world = next((column for column in kinds if column.lower() in ("world", "world_size")), None)
-    if host is not None:
-        columns[host] = "VARCHAR"
-    if world is not None:
-        columns[world] = "BIGINT"
-    scan = _scan(files, columns, with_name=by is None)
-    source = f"(SELECT *, {rank} AS spike_rank, {_named(at)} AS spike_step FROM {scan})"
-    return _Layout(
-        f"(SELECT spike_rank AS rank, spike_step AS step, * FROM {source})",
-        quantities,
-        host=_named(host) if host is not None else "NULL",
-        world=_named(world) if world is not None else "NULL",
-        lost="spike_step IS NULL",
-    )
-
-
-def _trace_layout(files: Sequence[Path]) -> _Layout:
-    scan = _scan(files, TRACE_COLUMNS, with_name=True)
-    source = (
-        "(SELECT * EXCLUDE (step), CASE WHEN t = 'step' THEN step END AS step,"
-        f" regexp_extract(filename, {_quoted(RANK_IN_FILE)}, 1)::BIGINT AS rank FROM {scan})"
-    )
-    quantities = {
-        "learning rate": "lr",
-        "loss scale": "loss_scale",
-        "skip decision": "NOT applied",
-        NON_FINITE: "NOT isfinite(loss)",
-        NON_FINITE_NORM: "NOT isfinite(grad_norm)",
-    }
-    return _Layout(
-        source,
-        quantities,
-        host="host",
-        world="world",
-        generation="CASE WHEN t = 'start' THEN first_step END",
-        lost="t IS NULL",
-        traces=tuple(files),
-    )
-
-
-def _fact(quantity: str, column: str) -> str:
-    """What a logged number says of the quantity, as the pure way has it."""
-    if quantity not in WHETHER:
-        return column
-    return f"{column} > 0" if quantity == "skip decision" else f"NOT isfinite({column})"
-
-
-def _scan(files: Sequence[Path], columns: Mapping[str, str], *, with_name: bool) -> str:
-    listed = "[" + ", ".join(_quoted(str(path)) for path in files) + "]"
-    spec = "{" + ", ".join(f"{_quoted(name)}: {_quoted(kind)}" for name, kind in columns.items()) + "}"
-    named = ", filename=true" if with_name else ""
-    return f"read_json({listed}, format='newline_delimited', columns={spec}, ignore_errors=true{named})"
-
-
-# -- queries ------------------------------------------------------------------------------------------------
-
-
-def _gather(layout: _Layout) -> Gathered:
+def _gather(layout: Layout) -> Gathered:
     import duckdb
 
     try:
         with duckdb.connect() as db:
-            db.execute(f"SET memory_limit = {_quoted(MEMORY)}")
+            db.execute(f"SET memory_limit = {quoted(MEMORY)}")
             db.execute("SET enable_progress_bar = false")
             by_step, by_rank = _grouped(db, layout)
             return _facts(db, layout, by_step, by_rank)
@@ -234,7 +60,7 @@ def _gather(layout: _Layout) -> Gathered:
         raise InputUnreadable(f"the ranks' logs cannot be read: {error}", hint="spike detect says which") from error
 
 
-def _grouped(db: duckdb.DuckDBPyConnection, layout: _Layout) -> tuple[dict[str, Any], dict[str, Any]]:
+def _grouped(db: duckdb.DuckDBPyConnection, layout: Layout) -> tuple[dict[str, Any], dict[str, Any]]:
     """(per step, per rank), as numpy columns."""
     sides = [
         f"min({sql}) AS low{i}, max({sql}) AS high{i}, count({sql}) AS num{i}"
@@ -267,9 +93,7 @@ def _grouped(db: duckdb.DuckDBPyConnection, layout: _Layout) -> tuple[dict[str, 
     )
 
 
-def _facts(
-    db: duckdb.DuckDBPyConnection, layout: _Layout, by_step: dict[str, Any], by_rank: dict[str, Any]
-) -> Gathered:
+def _facts(db: duckdb.DuckDBPyConnection, layout: Layout, by_step: dict[str, Any], by_rank: dict[str, Any]) -> Gathered:
     import numpy as np
 
     known = ~np.ma.getmaskarray(by_rank["rank"]) & (np.ma.getdata(by_rank["num_rows"]) > 0)
@@ -313,7 +137,7 @@ def _facts(
 
 
 def _partings(
-    db: duckdb.DuckDBPyConnection, layout: _Layout, steps: Any, by_step: dict[str, Any]
+    db: duckdb.DuckDBPyConnection, layout: Layout, steps: Any, by_step: dict[str, Any]
 ) -> tuple[dict[str, tuple[int, int, Mapping[int, str]]], list[str]]:
     """(first parting of each quantity, quantities that more than one rank logged)."""
     import numpy as np
@@ -335,7 +159,7 @@ def _partings(
     if not first:
         return {}, compared
     wanted = sorted({step for step, _ in first.values()})
-    cells = ", ".join(f"{layout.quantities[q]} AS {_named(q)}" for q in first)
+    cells = ", ".join(f"{layout.quantities[q]} AS {named(q)}" for q in first)
     rows = db.execute(
         f"SELECT step, rank, {cells} FROM {layout.source} WHERE step IN ({', '.join(map(str, wanted))})"
     ).fetchall()
@@ -359,7 +183,7 @@ def _text(quantity: str, value: Any) -> str:
 
 def _gap(
     db: duckdb.DuckDBPyConnection,
-    layout: _Layout,
+    layout: Layout,
     steps: Any,
     by_step: dict[str, Any],
     extents: dict[int, Extent],
@@ -438,19 +262,19 @@ def _add_generation(
 
 def _add_fingerprints(
     db: duckdb.DuckDBPyConnection,
-    layout: _Layout,
+    layout: Layout,
     num_ranks: int,
     parted: dict[str, tuple[int, int, Mapping[int, str]]],
     compared: list[str],
     notes: list[str],
 ) -> None:
     """Parameters that every rank fingerprinted in one shape, tensor by tensor."""
-    scan = _scan(layout.traces, {"t": "VARCHAR", "step": "BIGINT", "tensors": "VARCHAR"}, with_name=True)
+    scan = table(layout.traces, {"t": "VARCHAR", "step": "BIGINT", "tensors": "VARCHAR"}, with_name=True)
     shape = '[{"role":"VARCHAR","name":"VARCHAR","digest":"VARCHAR","shape":"JSON"}]'
     db.execute(
         "CREATE TEMP TABLE prints AS SELECT step, rank, p.name AS name, p.digest AS digest, p.shape::VARCHAR AS shape"
-        f" FROM (SELECT step, regexp_extract(filename, {_quoted(RANK_IN_FILE)}, 1)::BIGINT AS rank,"
-        f" unnest(from_json(tensors, {_quoted(shape)})) AS p FROM {scan} WHERE t = 'fingerprint')"
+        f" FROM (SELECT step, regexp_extract(filename, {quoted(RANK_IN_FILE)}, 1)::BIGINT AS rank,"
+        f" unnest(from_json(tensors, {quoted(shape)})) AS p FROM {scan} WHERE t = 'fingerprint')"
         " WHERE p.role = 'parameter'"
     )
     rows = db.execute(
@@ -470,15 +294,3 @@ def _add_fingerprints(
         values = db.execute("SELECT rank, digest FROM prints WHERE step = ? AND name = ?", [step, name]).fetchall()
         num_steps = len({s for s, _ in differing})
         parted[FINGERPRINT] = (step, num_steps, {int(rank): f"{name} {digest[:12]}" for rank, digest in values})
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _named(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(_quoted(name) for name in names)

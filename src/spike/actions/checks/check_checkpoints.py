@@ -113,8 +113,8 @@ def _training(scene: Scene, history: Compared | None, onward: Compared | None) -
     typical = sorted(moved)[len(moved) // 2] if moved else 0.0
     text = (
         f"{compared.scans.num_parameters - len(compared.scans.unchanged)} of {compared.scans.num_parameters} weights "
-        f"moved from step {compared.before.step} to {compared.after.step}, by {100 * typical:.3g}% of their norm (median)"
-        f"{_advance(scene, compared)}"
+        f"moved from step {compared.before.step} to {compared.after.step}, by {100 * typical:.3g}% of their "
+        f"norm (median){_advance(scene, compared)}"
     )
     return Fact(name, "yes", text, (scene.evidence(compared.before), scene.evidence(compared.after)))
 
