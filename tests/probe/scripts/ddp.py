@@ -53,6 +53,7 @@ def main():
                 break
     os.makedirs(options.out, exist_ok=True)
     torch.save({"model": model.module.state_dict(), "losses": losses}, f"{options.out}/rank{rank}.pt")
+    dist.barrier()  # a rank that leaves first can abort the other
     dist.destroy_process_group()
 
 

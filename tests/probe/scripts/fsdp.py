@@ -32,4 +32,5 @@ for _ in range(options.steps):
 os.makedirs(options.out, exist_ok=True)
 shards = {name: p.to_local() for name, p in model.named_parameters()}
 torch.save({"shards": shards, "norms": norms}, f"{options.out}/rank{rank}.pt")
+dist.barrier()  # a rank that leaves first can abort the other
 dist.destroy_process_group()

@@ -45,4 +45,5 @@ if not options.resume:
     os.makedirs(os.path.dirname(options.checkpoint), exist_ok=True)
     weights, moments = get_state_dict(model, optimizer)
     dcp.save({"model": weights, "optim": moments, "step": step}, checkpoint_id=options.checkpoint)
+dist.barrier()  # a rank that leaves first can abort the other
 dist.destroy_process_group()

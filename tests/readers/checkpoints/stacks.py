@@ -187,6 +187,7 @@ for step in (1, 2, 3):
     if dist.get_rank() == 0:
         torch.save(whole, root / f"whole-{step}.bin")
     dist.barrier()
+dist.barrier()  # a rank that leaves first can abort the other
 dist.destroy_process_group()
 """
 
@@ -214,6 +215,7 @@ for step in (1, 2, 3):
     engine.step()
     if step > 1:
         engine.save_checkpoint(sys.argv[1], tag=f"global_step{step}")
+torch.distributed.barrier()  # a rank that leaves first can abort the other
 torch.distributed.destroy_process_group()
 """
 
