@@ -136,15 +136,16 @@ def _settle(reading: _Reading, stream: BinaryIO) -> None:
         if not batch.bad.size and not batch.is_odd and ranges.colons[number] - batch.cells == _count_nulls(raw):
             _assert_aligned(reading, batch, stream, start)
             continue
-        lines = raw.split(b"\n")
-        lines = lines[: batch.end - batch.first]
-        if len(lines) != batch.end - batch.first:
+        lines = _Lines(raw, start, batch.first)
+        if lines.count < batch.end - batch.first:
             raise _Unclear
-        chosen = batch.bad.tolist() if _is_explained(batch, lines, ranges.colons[number]) else None
-        again += len(chosen) if chosen is not None else len(lines)
+        is_explained = _is_explained(batch, lines, ranges.colons[number])
+        chosen = batch.bad.tolist() if is_explained else range(batch.first, batch.end)
+        again += len(chosen)
         if again > MOST_SUSPICIOUS_SHARE * ranges.num_lines:
             raise _Unclear
-        _read_lines(reading, batch.first, start, lines, chosen)
+        for row in chosen:
+            _read_line(reading, row, lines.offset(row), lines[row])
 
 
 def _cut(batch: _Batch, num_lines: int) -> _Batch:
@@ -163,18 +164,39 @@ def _assert_aligned(reading: _Reading, batch: _Batch, stream: BinaryIO, start: i
         raise _Unclear
 
 
-def _is_explained(batch: _Batch, lines: list[bytes], colons: int) -> bool:
+class _Lines:
+    """The lines of a range by row number; only those that are asked for are cut out."""
+
+    def __init__(self, raw: bytes, start: int, first_row: int) -> None:
+        self.raw = raw
+        self._start, self._first_row = start, first_row
+        ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == ord("\n"))
+        is_open = not raw.endswith(b"\n")
+        self._ends = np.append(ends, len(raw)) if is_open else ends
+        self.count = int(self._ends.size)
+
+    def __getitem__(self, row: int) -> bytes:
+        return self.raw[self._begin(row) : int(self._ends[row - self._first_row])]
+
+    def offset(self, row: int) -> int:
+        """Byte of the file at which the row begins."""
+        return self._start + self._begin(row)
+
+    def _begin(self, row: int) -> int:
+        place = row - self._first_row
+        return int(self._ends[place - 1]) + 1 if place else 0
+
+
+def _is_explained(batch: _Batch, lines: _Lines, colons: int) -> bool:
     """Whether the lines that gave nothing are all that is missing from this range."""
     if batch.is_odd:
         return False
-    bad = [lines[row - batch.first] for row in batch.bad.tolist()]
+    bad = [lines[row] for row in batch.bad.tolist()]
     if any(parse_object(line) is not None for line in bad):
         return False
     missing: int = colons - batch.cells - sum(line.count(b":") for line in bad)
     if missing:
-        skipped = set(batch.bad.tolist())
-        kept = b"\n".join(line for row, line in enumerate(lines, batch.first) if row not in skipped)
-        missing -= _count_nulls(kept)
+        missing -= _count_nulls(lines.raw) - sum(_count_nulls(line) for line in bad)
     return missing == 0
 
 
@@ -186,15 +208,6 @@ def _count_nulls(raw: bytes) -> int:
         count += is_value and raw[at + 4 : at + 20].lstrip()[:1] in (b",", b"}")
         at = raw.find(b"null", at + 4)
     return count
-
-
-def _read_lines(reading: _Reading, first_row: int, start: int, lines: list[bytes], chosen: list[int] | None) -> None:
-    wanted = None if chosen is None else set(chosen)
-    at = start
-    for row, line in enumerate(lines, first_row):
-        if wanted is None or row in wanted:
-            _read_line(reading, row, at, line)
-        at += len(line) + 1
 
 
 def _read_line(reading: _Reading, row: int, offset: int, line: bytes) -> None:
