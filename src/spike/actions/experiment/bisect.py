@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from spike.actions.experiment.bench import Bench, Unavailable, open_bench
 from spike.actions.experiment.experiments import cost, names, prepare, run_experiment
 from spike.actions.experiment.investigation import Investigation
-from spike.actions.experiment.localise import Located, localise, narrow_step
+from spike.actions.experiment.localise import localise
 from spike.actions.experiment.observations import baseline_facts, clipping_fact, commit_facts, earlier_checkpoint_facts
+from spike.actions.experiment.suspect_samples import Located, narrow_step
 from spike.casefile.codec import to_payload
 from spike.domain.conclude import Conclusion, conclude
 from spike.domain.eliminate import Candidate, Evidence, rank_experiments

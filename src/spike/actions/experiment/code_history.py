@@ -57,7 +57,8 @@ def code_history(investigation: Investigation) -> CodeHistory | NotMeasured:
     after = tuple(c for c in commits if written is not None and c.time >= int(written))
     before = next((c for c in commits if written is not None and c.time < int(written)), None)
     patched = state.changed if state.patch else ()
-    if written is None or (not after and not patched and _checked(investigation) == "yes"):
+    is_older_than_all_code = before is None and bool(after)
+    if written is None or is_older_than_all_code or (not after and not patched and _checked(investigation) == "yes"):
         reachable = commits[: _first_with_script(investigation, directory, commits) + 1]
         after, before = reachable[:-1], reachable[-1] if len(reachable) > 1 else None
     if before is None and patched and not after:
