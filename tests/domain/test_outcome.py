@@ -77,3 +77,13 @@ def test_a_faint_companion_of_a_nan_loss_does_not_decide() -> None:
     record = signals(loss=healthy_then(math.nan), grad_norm=healthy_then(2.1))
     trial = signals(loss=healthy_then(2.0), grad_norm=healthy_then(2.09))
     assert judge_outcome(both, record, trial, WINDOW).kind is OutcomeKind.ABSENT
+
+
+def test_every_signal_that_decided_keeps_its_share() -> None:
+    norm = signature(signal="grad_norm", peak=9.0)
+    record = signals(loss=healthy_then(6.0), grad_norm=healthy_then(9.0))
+    half = signals(loss=healthy_then(2.0), grad_norm=healthy_then(4.0))
+    outcome = judge_outcome(incident(signature(), norm), record, half, Window(21, 24))
+    shares = dict(outcome.shares)
+    assert set(shares) == {"loss", "grad_norm"}
+    assert shares["loss"] < 0.05 < shares["grad_norm"] == outcome.excess
