@@ -80,6 +80,6 @@ def read_trials(case: Case) -> tuple[tuple[TrialResult, ...], tuple[tuple[str, s
             judged.append(result)
         elif not finished:
             unjudged.append((trial_id, "it was started and has not come to an end"))
-        elif spec.get("role") not in ("repeat", "baseline"):
+        elif spec.get("role") not in ("repeat", "control", "baseline"):
             unjudged.append((trial_id, "it ran and was not judged"))
     return tuple(judged), tuple(unjudged)

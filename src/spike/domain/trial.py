@@ -92,7 +92,7 @@ class TrialSpec:
     by_probe: bool = False
     """The probe makes the change although the operator named a knob for it: the knob was tried and did not do."""
     role: str = "branch"
-    """"baseline", "repeat", "branch", "placebo", "reversal", "localise" or "gate"."""
+    """"baseline", "repeat", "control", "branch", "placebo", "reversal", "localise" or "gate"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,7 +294,7 @@ def open_healthy(bench: Bench) -> Baseline | None:
         stop_after=stop,
         capture_steps=tuple(range(start.step + 1, min(start.step + NUM_DONORS, stop) + 1)),
         fingerprint_steps=(start.step,),
-        role="baseline",
+        role="control",
     )
     performed = perform(bench.investigation, spec)
     if performed.run.traces:

@@ -35,6 +35,8 @@ from spike.lab.traces import read_batches, read_traces
 from spike.readers.checkpoints import find_checkpoints
 from spike.readers.metrics import read_signals
 
+UNJUDGED = ("repeat", "control")
+"""Roles of trials that are compared with, and have no outcome of their own that the journal would hold."""
 UNTOUCHED = "untouched"
 """What a rank says of a change that is for others."""
 ASSUMED_STEPS = "assumed-steps"
@@ -79,8 +81,8 @@ def perform(investigation: Investigation, spec: TrialSpec) -> Performed:
     if run.ended == "interrupted":
         # The lab has ended its processes and cleaned up; the command ends here, and goes on when typed again.
         raise KeyboardInterrupt
-    if numbered.role == "repeat":
-        # Nobody judges it, and the noise floor stands on it: its files must not change unseen either.
+    if numbered.role in UNJUDGED:
+        # Noise floor and controls stand on it: its files must not change unseen either.
         summary = f"ran to its end: {run.ended}"
         investigation.case.record(f"trial {numbered.id}", summary, 0, (f"trials/{numbered.id}",))
     return Performed(run, _signals(investigation, run))
