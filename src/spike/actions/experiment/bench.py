@@ -199,6 +199,9 @@ def open_bench(investigation: Investigation) -> Bench:
     elif not licence.holds and noise.bit_exact and result.outcome.kind is not OutcomeKind.UNTESTABLE:
         by_seeds, seeded = licence_by_seeds(investigation, performed, offset=offset)
         runs += seeded
+        wrong = _resumed_wrongly(investigation, performed) if by_seeds.holds else []
+        if wrong:  # following the record by chance is no licence for a state that was not loaded
+            by_seeds = replace(by_seeds, grade=Grade.REFUSED, reason="; ".join(wrong))
         reason = by_seeds.reason if by_seeds.holds else f"{licence.reason} ({by_seeds.reason})"
         licence = replace(by_seeds, reason=reason, first_difference=licence.first_difference, step_offset=offset)
     baseline = Baseline(performed, noise, offset, same)

@@ -62,10 +62,10 @@ def _other_batches(one: TrialRun, other: TrialRun, before_step: int) -> str:
     """Why the two did not see the same data, or "". A step whose batch could not be identified counts as another."""
     for left, right in zip(one.traces, other.traces, strict=False):
         for step in left.steps:
-            twin = right.step(step.step)
-            if step.step >= before_step or twin is None:
+            if step.step >= before_step:
                 continue
-            ours, theirs = ([m.batch for m in s.micro_batches] for s in (step, twin))
-            if ours != theirs or not all(ours):
+            twin = right.step(step.step)
+            ours, theirs = ([m.batch for m in s.micro_batches] if s is not None else [] for s in (step, twin))
+            if not ours or ours != theirs or not all(ours):
                 return f"the data of step {step.step} depends on the seed, so that the record's batches are not known"
     return ""

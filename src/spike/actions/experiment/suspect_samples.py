@@ -171,7 +171,8 @@ def _still_there(bench: Bench, name: str, purpose: str, change: Intervention, tr
         fingerprint_steps=(base.first_step,),
         role="localise",
     )
-    result = bench.run(name, spec)
+    # By its purpose, which names every rank or sample kept: ids are cut short, and two may be alike.
+    result = bench.run(f"{change.name}: {purpose}", spec)
     trial_ids.append(result.spec.id)
     if result.outcome.kind is OutcomeKind.UNTESTABLE:
         return None
